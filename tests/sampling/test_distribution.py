@@ -87,9 +87,7 @@ def test_whether_a_spec_filters() -> None:
     [(0.0, 0), (0.09, 0), (0.11, 1), (0.49, 1), (0.51, 2), (0.79, 2), (0.81, 3), (0.999999, 3)],
 )
 def test_draw_inverts_the_cumulative_distribution(uniform: float, token: int) -> None:
-    tokens, logprobs = draw(
-        PROBS.log()[None], torch.tensor([uniform], dtype=torch.float64)
-    )
+    tokens, logprobs = draw(PROBS.log()[None], torch.tensor([uniform], dtype=torch.float64))
     assert tokens.tolist() == [token]
     assert logprobs.item() == pytest.approx(math.log(PROBS[token]))
 
