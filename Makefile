@@ -35,6 +35,7 @@ test: check
 	$(PYTEST) -m "not slow and not real"
 
 test-all: check
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[trackers]"
 	$(PYTEST)
 
 mutate: $(READY)

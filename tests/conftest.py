@@ -4,7 +4,6 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.utils import logging
 
 TEXT = [
     "What is 12 + 7? <think>\n12 + 7 = 19\n</think>\n<answer>\\boxed{19}</answer>",
@@ -41,7 +41,11 @@ SIZES = {
 
 @pytest.fixture(scope="session")
 def tiny_tokenizer() -> PreTrainedTokenizerBase:
-    """A byte-level BPE of 320 tokens: id 0 pads, id 1 (`<end>`) ends a text; it adds no BOS."""
+    """A byte-level BPE of 320 tokens: id 0 pads, id 1 (`<end>`) ends a text; it adds no BOS.
+
+    The unknown token, which a byte-level tokenizer never needs, is named because Qwen's tokenizer
+    class would else add one of its own, for which the models have no embedding.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -53,14 +57,14 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
     )
     tokenizer.train_from_iterator(TEXT, trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>"
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="<pad>"
     )
 
 
 def _make(
     folder: Path,
     tokenizer: PreTrainedTokenizerBase,
-    kind: Callable[[PreTrainedConfig], PreTrainedModel],
+    kind: type[PreTrainedModel],
     config: type[PreTrainedConfig],
     **changes: object,
 ) -> Path:
@@ -74,7 +78,9 @@ def _make(
         **changes,
     }
     model = kind(config(**settings))
+    logging.disable_progress_bar()
     model.save_pretrained(folder)
+    logging.enable_progress_bar()
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -77,7 +77,9 @@ def test_a_shift_and_a_scale_of_the_rewards_change_nothing_when_divided() -> Non
 def test_equal_rewards_teach_nothing(normalize: str) -> None:
     rewards = torch.tensor([0.3, 0.1 + 0.2, 0.3], dtype=torch.float64)
     assert rewards[0] != rewards[1]
-    assert group_advantages(rewards, normalize).tolist() == [0, 0, 0]  # type: ignore[arg-type]
+    advantages = group_advantages(rewards, normalize)  # type: ignore[arg-type]
+    assert advantages.tolist() == [0, 0, 0]
+    assert not advantages.signbit().any()  # it is written down as 0.0, not as -0.0
 
 
 def test_teaches_nothing_has_a_threshold_relative_to_large_rewards() -> None:
@@ -85,7 +87,9 @@ def test_teaches_nothing_has_a_threshold_relative_to_large_rewards() -> None:
     assert teaches_nothing(torch.tensor([-1e9, -1e9 - 0.5], dtype=torch.float64))
     assert not teaches_nothing(torch.tensor([1e9, 1e9 + 2], dtype=torch.float64))
     assert not teaches_nothing(torch.tensor([0.0, 2e-9], dtype=torch.float64))
-    assert teaches_nothing(torch.tensor([0.0, 1e-9], dtype=torch.float64))
+    assert teaches_nothing(torch.tensor([0.0, 1e-9], dtype=torch.float64)) is True
+    # It is relative to the largest: here the difference is exactly 1e-9 of it.
+    assert teaches_nothing(torch.tensor([1e9 - 1, 1e9], dtype=torch.float64)) is True
 
 
 def test_a_group_of_one_is_refused() -> None:
@@ -124,6 +128,11 @@ def test_process_supervision_refuses(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         process_advantages(rewards, ends)
+
+
+def test_process_supervision_refuses_another_number_of_completions() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        process_advantages([[1.0], [0.0]], [[2]])
 
 
 def test_process_supervision_gives_a_completion_without_steps_no_tokens() -> None:
@@ -174,11 +183,17 @@ def test_generalized_advantages_by_their_sum() -> None:
     rewards = torch.tensor([0.3, -1.0, 0.5, 2.0], dtype=torch.float64)
     values = torch.tensor([0.1, 0.7, -0.2, 0.4], dtype=torch.float64)
     gamma, lam = 0.9, 0.8
-    deltas = [
-        rewards[t] + gamma * (values[t + 1] if t < 3 else 0) - values[t] for t in range(4)
-    ]
+    deltas = [rewards[t] + gamma * (values[t + 1] if t < 3 else 0) - values[t] for t in range(4)]
     expected = [sum((gamma * lam) ** (u - t) * deltas[u] for u in range(t, 4)) for t in range(4)]
     got = generalized_advantages(rewards, values, gamma, lam)
     assert got.tolist() == pytest.approx([float(e) for e in expected], abs=1e-12)
     default = generalized_advantages(rewards, values)
     torch.testing.assert_close(default, generalized_advantages(rewards, values, 1.0, 0.95))
+
+
+def test_generalized_advantages_of_float32_are_worked_in_float64() -> None:
+    rewards, values = torch.tensor([0.1, -0.7, 0.3]), torch.tensor([0.3, 0.6, 0.9])
+    got = generalized_advantages(rewards, values, 0.9, 0.8)
+    assert (
+        got.tolist() == generalized_advantages(rewards.double(), values.double(), 0.9, 0.8).tolist()
+    )

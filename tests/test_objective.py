@@ -13,7 +13,14 @@ from markbook.objective import clipped_surrogate, k3, loss_report, policy_loss, 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "expected"),
-    [(1.5, 1, 1.2), (1.5, -1, -1.5), (0.5, 1, 0.5), (0.5, -1, -0.8), (1.1, 2, 2.2), (0.9, -2, -1.8)],
+    [
+        (1.5, 1, 1.2),
+        (1.5, -1, -1.5),
+        (0.5, 1, 0.5),
+        (0.5, -1, -0.8),
+        (1.1, 2, 2.2),
+        (0.9, -2, -1.8),
+    ],
 )
 def test_clip(ratio: float, advantage: float, expected: float) -> None:
     got = clipped_surrogate(torch.tensor(ratio), torch.tensor(float(advantage)), 0.2, 0.2)
@@ -28,13 +35,19 @@ def test_clip_bounds_are_separate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"), [(5, -1, -3), (2, -1, -2), (5, 1, 1.2), (0.5, -1, -0.8)]
+    ("ratio", "advantage", "expected"),
+    [(5, -1, -3), (2, -1, -2), (5, -2, -6), (5, 1, 1.2), (5, 0.5, 0.6), (0.5, -1, -0.8)],
 )
 def test_dual_clip_of_3(ratio: float, advantage: float, expected: float) -> None:
     got = clipped_surrogate(
         torch.tensor(float(ratio)), torch.tensor(float(advantage)), 0.2, 0.2, dual_clip=3.0
     )
     assert got.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_dual_clip_of_1_is_the_tightest() -> None:
+    got = clipped_surrogate(torch.tensor(5.0), torch.tensor(-1.0), 0.2, 0.2, dual_clip=1.0)
+    assert got.item() == -1
 
 
 def test_dual_clip_off_does_not_bound() -> None:
@@ -63,9 +76,7 @@ def test_gradient_of_k3_with_samples_held_fixed_is_that_of_the_reversed_divergen
     (fixed,) = torch.autograd.grad(
         (policy.detach().exp() * k3(policy, reference)).sum(), logits, retain_graph=True
     )
-    (reversed_,) = torch.autograd.grad(
-        (reference.exp() * (reference - policy)).sum(), logits
-    )
+    (reversed_,) = torch.autograd.grad((reference.exp() * (reference - policy)).sum(), logits)
     torch.testing.assert_close(fixed, reversed_)
 
 
@@ -145,7 +156,7 @@ def test_policy_loss_ignores_what_the_mask_leaves_out() -> None:
     policy = tensors["policy_logprobs"].requires_grad_()
     after = policy_loss(**tensors, clip_low=0.2, clip_high=0.2, kl_coefficient=0.1)  # type: ignore[arg-type]
     assert after.item() == before.item()
-    after.backward()  # type: ignore[no-untyped-call]
+    after.backward()
     assert policy.grad is not None
     assert bool(torch.isfinite(policy.grad).all())
     assert policy.grad[0, 2] == 0
@@ -181,7 +192,7 @@ def test_first_gradient_is_that_of_reinforce() -> None:
     tensors = example()
     policy = tensors["policy_logprobs"].clone().requires_grad_()
     tensors |= {"policy_logprobs": policy, "old_logprobs": policy.detach()}
-    policy_loss(**tensors, clip_low=0.2, clip_high=0.2).backward()  # type: ignore[arg-type, no-untyped-call]
+    policy_loss(**tensors, clip_low=0.2, clip_high=0.2).backward()  # type: ignore[arg-type]
     expected = torch.where(MASK, -tensors["weights"] * tensors["advantages"], 0.0)
     torch.testing.assert_close(policy.grad, expected)
 
@@ -222,7 +233,7 @@ def test_report_knows_when_the_gradient_is_zero(
     if advantage:
         policy_loss(
             policy, one * 0, None, one * advantage, one, mask, clip_low=0.2, clip_high=0.2
-        ).backward()  # type: ignore[no-untyped-call]
+        ).backward()
         assert policy.grad is not None
         assert (policy.grad.item() == 0) == bool(clipped)
 
@@ -237,6 +248,52 @@ def test_report_dual_clip_boundary() -> None:
         clip_low=0.2, clip_high=0.2, dual_clip=1.05,
     )  # fmt: skip
     assert (at.clipped_tokens, below.clipped_tokens, positive.clipped_tokens) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "clip", "clipped"),
+    [(1.1, -1.0, 1.0, 1), (1.1, 0.0, 1.05, 0), (1.1, 0.5, 1.05, 0)],
+)
+def test_report_of_a_dual_clip_looks_at_the_sign(
+    ratio: float, advantage: float, clip: float, clipped: int
+) -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    report = loss_report(
+        one * math.log(ratio), one * 0, None, one * advantage, one, one.bool(),
+        clip_low=0.2, clip_high=0.2, dual_clip=clip,
+    )  # fmt: skip
+    assert report.clipped_tokens == clipped
+
+
+def test_report_compares_with_the_old_logprobs() -> None:
+    tensors = example()
+    weights = tensors.pop("weights")
+    report = loss_report(**tensors, entropies=weights, clip_low=0.2, clip_high=0.2)  # type: ignore[arg-type]
+    ratios = [
+        math.exp(new - old)
+        for new, old in zip(
+            tensors["policy_logprobs"][MASK].tolist(),
+            tensors["old_logprobs"][MASK].tolist(),
+            strict=True,
+        )
+    ]
+    assert report.ratio_min == pytest.approx(min(ratios))
+    assert report.ratio_max == pytest.approx(max(ratios))
+
+
+def test_report_holds_plain_numbers_added_up_in_float64() -> None:
+    policy = torch.tensor([[-18.5, -2.0, -3.0]])
+    reference = torch.tensor([[-1.0, -1.0, -1.0]])
+    entropies = torch.tensor([[2.0**24, 1.0, 1.0]])
+    report = loss_report(
+        policy, policy, reference, entropies, entropies, torch.ones(1, 3, dtype=torch.bool),
+        clip_low=0.2, clip_high=0.2,
+    )  # fmt: skip
+    assert {type(value) for value in vars(report).values()} == {int, float}
+    assert type(report.num_tokens) is type(report.clipped_tokens) is int
+    assert report.entropy_sum == 2**24 + 2  # float32 can't hold 2**24 + 1
+    divergences = k3(policy, reference)
+    assert report.kl_sum == sum(divergences[0].tolist()) != float(divergences.sum())
 
 
 SIZE = 3

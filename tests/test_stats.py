@@ -31,6 +31,8 @@ def test_pass_at_k_refuses(n: int, c: int, k: int) -> None:
 
 def test_optimal_group_size() -> None:
     assert optimal_group_size(2, 2048) == 32
+    assert optimal_group_size(0.5, 8) == 4
+    assert optimal_group_size(1, 0.25) == 0.5
     for bad in [(0, 1), (1, 0), (-1, 1)]:
         with pytest.raises(ValueError, match="variances must be positive"):
             optimal_group_size(*bad)
@@ -59,7 +61,16 @@ def test_bootstrap_is_close_to_the_normal_interval_of_many_values() -> None:
 def test_bootstrap_repeats_with_its_seed() -> None:
     values = [0.0, 0.25, 1.0, 0.5]
     assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
-    assert bootstrap_interval(values, 1, resamples=50) != bootstrap_interval(values, 2, resamples=50)
+    assert bootstrap_interval(values, 1, resamples=50) != bootstrap_interval(
+        values, 2, resamples=50
+    )
+
+
+def test_bootstrap_defaults_and_plain_numbers() -> None:
+    values = np.random.default_rng(1).random(30).tolist()
+    interval = bootstrap_interval(values, seed=1)
+    assert interval == bootstrap_interval(values, seed=1, level=0.95, resamples=2000)
+    assert [type(bound) for bound in interval] == [float, float]
 
 
 def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:

@@ -4,8 +4,10 @@ A model's logits at position t are about the token at t + 1. That shift happens 
 per-token tensor of a `MicroBatch` is aligned with the logits that `num_logits` keeps.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,11 +56,8 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return the same batch with its tensors on a device."""
-        moved = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in ((n, getattr(self, n)) for n in self.__dataclass_fields__)
-        }
-        return MicroBatch(**moved)
+        tensors = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **tensors)  # type: ignore[arg-type]  # each value is of its own field
 
 
 def samples_of(
@@ -72,7 +71,7 @@ def samples_of(
     samples = []
     for group, values in zip(groups, advantages, strict=True):
         for completion, value in zip(group.completions, values or (), strict=values is not None):
-            if value == value:  # not NaN
+            if not math.isnan(value):
                 samples.append(
                     Sample(
                         group.prompt_ids,
@@ -92,7 +91,7 @@ def minibatches(samples: Sequence[Sample], number: int, seed: int) -> list[list[
     shuffled = [samples[index] for index in permutation(seed, len(samples))]
     number = min(number, len(shuffled))
     bounds = [len(shuffled) * part // number for part in range(number + 1)] if number else []
-    return [shuffled[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [shuffled[low:high] for low, high in pairwise(bounds)]
 
 
 def pack(

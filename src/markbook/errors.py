@@ -12,7 +12,7 @@ class MarkbookError(Exception):
     """A mistake or a state that the user can mend; the message says where, what and how."""
 
 
-class RunStopped(MarkbookError):
+class RunStopped(MarkbookError):  # noqa: N818  # it names an outcome of a run
     """A run stopped itself because to go on would have trained on something wrong."""
 
 

@@ -7,6 +7,7 @@ wall-clock has its own file, `timings.jsonl`.
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,20 +31,29 @@ class Journal:
         self.run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
         self._lock: IO[str] = (run_dir / ".lock").open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._take():
             self._lock.seek(0)
             holder = self._lock.read().strip() or "unknown"
             self._lock.close()
             raise MarkbookError(
                 f"{run_dir}: another process (pid {holder}) is writing to this run; "
                 "wait for it, stop it, or choose another directory with --out."
-            ) from None
+            )
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(str(os.getpid()))
         self._lock.flush()
+
+    def _take(self) -> bool:
+        """Take the lock, trying twice: `markbook runs` holds it for a moment to see the state."""
+        for pause_s in (0.1, 0.0):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(pause_s)
+            else:
+                return True
+        return False
 
     def append(self, stream: str, record: Mapping[str, Any]) -> None:
         """Add one line to a stream and wait until it is on the disk."""

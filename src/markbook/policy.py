@@ -143,7 +143,7 @@ class Policy:
             total_loss += float(loss.detach())
             if not math.isfinite(total_loss):
                 raise NonFinite("loss", total_loss, [micro_batch])
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's own annotation is missing
+            loss.backward()
             report.losses.append(losses)
             if compare:
                 report.differences.append(_gaps(logprobs.detach(), batch))

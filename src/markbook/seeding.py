@@ -28,7 +28,9 @@ def seed_of(*parts: int | str) -> int:
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
-def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray[np.float64]:
+def uniforms(
+    seeds: NDArray[np.uint64] | np.uint64, positions: NDArray[np.uint64]
+) -> NDArray[np.float64]:
     """Return one draw from [0, 1) for each (seed, position) pair.
 
     The SplitMix64 output function (Steele, Lea and Flood, 2014, fig. 17) of
@@ -40,7 +42,7 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArra
         z = (z ^ (z >> np.uint64(30))) * _MIX_1
         z = (z ^ (z >> np.uint64(27))) * _MIX_2
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.asarray((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def permutation(seed: int, size: int) -> list[int]:

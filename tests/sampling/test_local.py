@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
@@ -59,7 +60,7 @@ def test_logprobs_and_draws_agree_with_a_plain_forward_in_float64(
     model: PreTrainedModel, spec: SamplingSpec
 ) -> None:
     asked = requests()
-    double = load(Path(model.name_or_path)).double()
+    double = load(Path(str(model.name_or_path))).double()
     for got in sample(model, asked, spec=spec):
         request = asked[got.request_index]
         ids = torch.tensor([*request.prompt_ids, *got.token_ids])
@@ -73,16 +74,11 @@ def test_logprobs_and_draws_agree_with_a_plain_forward_in_float64(
         # Each token is where its own draw falls in the distribution, bounds within rounding.
         seed = request.seeds[got.sample_index]
         for position, token in enumerate(got.token_ids):
-            draw = float(uniforms(torch.tensor([seed]).numpy().astype("uint64"), _at(position))[0])
+            at = np.array([position], dtype=np.uint64)
+            draw = float(uniforms(np.uint64(seed), at)[0])
             cumulative = reference[position].exp().cumsum(0)
             low = cumulative[token] - reference[position, token].exp()
             assert low - 1e-4 <= draw <= cumulative[token] + 1e-4
-
-
-def _at(position: int) -> "object":
-    import numpy as np
-
-    return np.array([position], dtype=np.uint64)
 
 
 def test_everything_asked_for_comes_once(llama: PreTrainedModel) -> None:
@@ -143,16 +139,16 @@ def test_frequencies_follow_the_model(llama: PreTrainedModel) -> None:
 
 def test_stop_strings(llama: PreTrainedModel, tiny_tokenizer: PreTrainedTokenizerBase) -> None:
     plain = sample(llama, requests())
-    texts = [str(tiny_tokenizer.decode(s.token_ids)) for s in plain]
+    texts = [str(tiny_tokenizer.decode(list(s.token_ids))) for s in plain]
     stop = next(t[4:6] for t in texts if len(t) > 12 and t[4:6].isprintable() and t[4:6].isascii())
     got = sample(llama, requests(), tokenizer=tiny_tokenizer, stop=[stop])
     assert any(stop in text for text in texts)
     for before, after, text in zip(plain, got, texts, strict=True):
         if stop in text:
             assert after.finish_reason == "stopped"
-            ended = str(tiny_tokenizer.decode(after.token_ids))
+            ended = str(tiny_tokenizer.decode(list(after.token_ids)))
             assert stop in ended
-            assert stop not in str(tiny_tokenizer.decode(after.token_ids[:-1]))
+            assert stop not in str(tiny_tokenizer.decode(list(after.token_ids[:-1])))
         else:
             assert after.token_ids == before.token_ids
 

@@ -1,0 +1,7 @@
+"""`python -m markbook`."""
+
+import sys
+
+from markbook.cli import main
+
+sys.exit(main())
