@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import transformers.models.llama.modeling_llama  # noqa: F401  # once, not in every child
 from rich.console import Console
 
 from markbook import checkpoint, train

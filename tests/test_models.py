@@ -90,6 +90,9 @@ def test_loads_what_plain_transformers_loads(directory: Path) -> None:
     assert torch.equal(logits(model), logits(plain(directory)))
     assert not model.training
     assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+    tokenizer = load_tokenizer(ModelRecipe(path=str(directory)))
+    check_vocabulary(model, tokenizer)
+    assert end_token_ids(model, tokenizer) == {1}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

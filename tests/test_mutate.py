@@ -63,6 +63,14 @@ def after(source: str) -> list[str]:
         ("x = a if b else c", ["x = a", "x = c"]),
         ("x = a[b:c]", ["x = a[(b + 1):c]", "x = a[b:(c + 1)]"]),
         ("x = a[:-1]", ["x = a[:1]", "x = a[:-2]", "x = a[:-0]"]),
+        (
+            "x = a.sum(-1, dim=-1)",
+            [
+                "x = a.mean(-1, dim=-1)",
+                *("x = a.sum(-2, dim=-1)", "x = a.sum(-0, dim=-1)"),
+                *("x = a.sum(-1, dim=-2)", "x = a.sum(-1, dim=-0)"),
+            ],
+        ),
         ("x = [a for a in b if c]", ["x = [a for a in b if True]"]),
         ("x |= a", ["pass", "x &= a"]),
         ("x = x.double()", ["pass", "x = x"]),

@@ -18,7 +18,8 @@ seed = 5
 [model]
 path = "{model}"
 [data]
-task = "chains"
+path = "problems.jsonl"
+test_share = 0.3
 [prompt]
 template = "chains"
 [rollout]
@@ -29,7 +30,6 @@ uninformative = "{uninformative}"
 [reward.weights]
 accuracy = 1
 format = 1
-length = 0.01
 [objective]
 num_minibatches = 2
 num_epochs = 2
@@ -49,11 +49,12 @@ threads = 1
 """
 
 
-def recipe(tmp_path: Path, model: Path, text: str = RECIPE, **values: str) -> Path:
+def recipe(tmp_path: Path, model: Path, uninformative: str = "keep") -> Path:
+    problems = [{"problem": f"{n}+{n + 1}", "answer": str(2 * n + 1)} for n in range(20)]
+    text = "".join(json.dumps(problem) + "\n" for problem in problems)
+    (tmp_path / "problems.jsonl").write_text(text, encoding="utf-8")
     path = tmp_path / "recipe.toml"
-    values = {"uninformative": "keep", **values}
-    text = text.replace("length = 0.01\n", "")
-    path.write_text(text.format(model=model, **values), encoding="utf-8")
+    path.write_text(RECIPE.format(model=model, uninformative=uninformative), encoding="utf-8")
     return path
 
 

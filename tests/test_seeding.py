@@ -59,3 +59,4 @@ def test_permutation_is_one() -> None:
     assert sorted(permutation(3, 1000)) == list(range(1000))
     assert permutation(3, 1000) != permutation(4, 1000)
     assert permutation(3, 0) == []
+    assert {type(index) for index in permutation(3, 10)} == {int}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -188,7 +189,7 @@ def _check_config(source: Source, config: PreTrainedConfig) -> None:
     # Only encoders that can also be made to decode have this field.
     if getattr(config, "is_decoder", True) is False:
         raise source.fault(f"{kind} is an encoder; give a decoder-only language model")
-    if type(config) not in AutoModelForCausalLM._model_mapping:
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise source.fault(f"transformers has no causal language model for the type {kind}")
     if getattr(config, "quantization_config", None) is not None:
         raise source.fault("its weights are quantised, so they can't be trained; give full ones")

@@ -36,6 +36,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     assert probs(SamplingSpec(top_p=1e-6)) == pytest.approx([0, 1, 0, 0])
 
 
+def test_top_p_that_is_reached_exactly_takes_no_more() -> None:
+    ordered = log_distribution(LOGITS, SamplingSpec()).exp().sort(descending=True).values
+    before = (ordered.cumsum(-1) - ordered).tolist()
+    assert probs(SamplingSpec(top_p=before[2])) == pytest.approx([0, 4 / 7, 3 / 7, 0])
+
+
 def test_min_p_is_relative_to_the_likeliest() -> None:
     assert probs(SamplingSpec(min_p=0.6)) == pytest.approx([0, 4 / 7, 3 / 7, 0])
     assert probs(SamplingSpec(min_p=1)) == pytest.approx([0, 1, 0, 0])
@@ -56,6 +62,14 @@ def test_ties_keep_no_more_than_k() -> None:
     equal = torch.zeros(4)
     kept = log_distribution(equal, SamplingSpec(top_k=2)).exp()
     assert kept.tolist() == pytest.approx([0.5, 0.5, 0, 0])
+    many = log_distribution(torch.zeros(1000), SamplingSpec(top_k=10)).exp()
+    assert many[:10].tolist() == pytest.approx([0.1] * 10)
+
+
+def test_a_filter_that_is_off_leaves_the_tail_alone() -> None:
+    # In float32 the first token's probability alone is 1, all that a top-p of 1 asks for.
+    kept = log_distribution(torch.tensor([0.0, -40.0]), SamplingSpec(min_p=1e-30))
+    assert kept[1].item() == pytest.approx(-40)
 
 
 def test_the_sampled_token_stays_in_the_scorers_set() -> None:
@@ -68,6 +82,10 @@ def test_rows_are_independent() -> None:
     both = log_distribution(rows, SamplingSpec(top_p=0.65), torch.tensor([1, 3]))
     assert both.exp()[0].tolist() == pytest.approx([0, 4 / 7, 3 / 7, 0])
     assert both.exp()[1].tolist() == pytest.approx([0, 0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8])
+    rows = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64).log()
+    relative = log_distribution(rows, SamplingSpec(min_p=0.5)).exp()
+    assert relative.tolist()[0] == pytest.approx([0.625, 0.375, 0])
+    assert relative.tolist()[1] == pytest.approx([0, 0, 1])
 
 
 def test_half_precision_logits_are_worked_in_float32() -> None:
@@ -76,6 +94,7 @@ def test_half_precision_logits_are_worked_in_float32() -> None:
 
 
 def test_whether_a_spec_filters() -> None:
+    assert SamplingSpec() == SamplingSpec(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
     assert not SamplingSpec(temperature=0.7).filters
     assert SamplingSpec(top_p=0.99).filters
     assert SamplingSpec(top_k=1).filters
@@ -100,6 +119,26 @@ def test_draw_never_takes_a_token_of_probability_zero() -> None:
     assert draw(logprobs[:1], torch.tensor([1.0], dtype=torch.float64))[0].tolist() == [1]
 
 
+def test_draw_gives_each_row_a_token_and_its_logprob() -> None:
+    rows = torch.stack([PROBS, PROBS.flip(0), PROBS]).log()
+    tokens, logprobs = draw(rows, torch.tensor([0.05, 0.05, 0.95], dtype=torch.float64))
+    assert tokens.tolist() == [0, 0, 3]
+    assert logprobs.tolist() == pytest.approx([math.log(0.1), math.log(0.2), math.log(0.2)])
+
+
+def test_draw_does_not_need_a_sum_of_1() -> None:
+    uniforms = torch.arange(0.05, 1, 0.1, dtype=torch.float64)
+    whole, _ = draw(PROBS.log().expand(10, 4), uniforms)
+    half, _ = draw((PROBS / 2).log().expand(10, 4), uniforms)
+    assert half.tolist() == whole.tolist() == [0, 1, 1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_draw_keeps_the_share_of_a_tail_that_float32_would_lose() -> None:
+    logprobs = torch.tensor([[-1e-8, math.log(1e-8)]])
+    assert logprobs.dtype == torch.float32
+    assert draw(logprobs, torch.tensor([1 - 5e-9], dtype=torch.float64))[0].tolist() == [1]
+
+
 def test_draws_follow_the_distribution() -> None:
     uniforms = (torch.arange(10000, dtype=torch.float64) + 0.5) / 10000
     tokens, _ = draw(PROBS.log().float().expand(10000, 4), uniforms)
@@ -112,3 +151,5 @@ def test_entropy() -> None:
     assert entropy(torch.tensor([0.0, -math.inf])).item() == 0
     expected = -sum(p * math.log(p) for p in PROBS.tolist())
     assert entropy(PROBS.log()).item() == pytest.approx(expected)
+    rows = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log()
+    assert entropy(rows).tolist() == pytest.approx([math.log(2), 0])

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import tempfile
 import time
@@ -24,7 +23,8 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from markbook.demo.corpus import Document, documents, mixture, render_prompt
-from markbook.demo.tokenizer import END, train_tokenizer
+from markbook.demo.tokenizer import train_tokenizer
+from markbook.models import save_model
 from markbook.seeding import permutation, seed_of
 
 Progress = Callable[[int, int, float], None]
@@ -43,12 +43,15 @@ class BaseRecipe:
     num_layers: int = 3
     num_heads: int = 4
     max_positions: int = 512
-    num_steps: int = 1000
+    num_steps: int = 600
     batch_size: int = 64
-    learning_rate: float = 4e-3
+    matrix_learning_rate: float = 0.02
+    """Of Muon (arXiv 2502.16982), which moves the layers' matrices: the same loss in about half
+    the steps that AdamW takes for all of them."""
+    learning_rate: float = 3e-3
+    """Of AdamW, which moves the embedding and the norms."""
     num_warmup_steps: int = 50
-    weight_decay: float = 0.01
-    initializer_range: float = 0.02
+    initializer_range: float = 0.12
     rope_theta: float = 10000.0
     max_grad_norm: float = 1.0
 
@@ -65,7 +68,7 @@ def build_base(
     directory: Path,
     seed: int = 0,
     progress: Progress | None = None,
-    recipe: BaseRecipe = BaseRecipe(),  # noqa: B008 - frozen, so sharing it is safe
+    recipe: BaseRecipe = BaseRecipe(),
 ) -> None:
     """Train a base model and save it in `directory`, which must not exist yet.
 
@@ -77,7 +80,9 @@ def build_base(
     started = time.monotonic()
     corpus = list(documents(recipe.num_steps * recipe.batch_size, seed))
     tokenizer = train_tokenizer(
-        text for document in corpus[:_TOKENIZER_DOCUMENTS] for text in dataclasses.astuple(document)
+        text
+        for document in corpus[-_TOKENIZER_DOCUMENTS:]
+        for text in (document.prompt, document.solution)
     )
     examples = _encode(tokenizer, corpus)
     with torch.random.fork_rng(devices=[]):
@@ -107,9 +112,9 @@ def cached_base(cache_root: Path, seed: int = 0, progress: Progress | None = Non
     if not directory.exists():
         try:
             build_base(directory, seed, progress)
-        except FileExistsError:
-            # Another process finished the very same model first.
-            pass
+        except OSError:
+            if not directory.exists():  # else another process finished the very same model first
+                raise
     return directory
 
 
@@ -153,7 +158,7 @@ def _config(recipe: BaseRecipe, tokenizer: PreTrainedTokenizerFast) -> LlamaConf
 
 def _encode(tokenizer: PreTrainedTokenizerFast, corpus: Sequence[Document]) -> list[_Example]:
     """Encode prompt and solution apart, as sampling does, and join their ids."""
-    end = tokenizer.convert_tokens_to_ids(END)
+    end = int(tokenizer.eos_token_id)
     prompts = tokenizer([document.prompt for document in corpus])["input_ids"]
     solutions = tokenizer([document.solution for document in corpus])["input_ids"]
     return [
@@ -180,26 +185,34 @@ def _train(
     progress: Progress | None,
 ) -> float:
     """Run one pass over the examples; return the mean loss of its last twentieth, in nats."""
-    optimiser = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=(0.9, 0.98),
-        weight_decay=recipe.weight_decay,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, recipe))
+    optimisers = _optimisers(model, recipe)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, recipe))
+        for optimiser in optimisers
+    ]
     losses = []
     for step, batch in enumerate(_batches(examples, recipe.batch_size, seed), start=1):
         loss = _solution_loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
-        optimiser.step()
-        schedule.step()
-        optimiser.zero_grad()
+        for optimiser, schedule in zip(optimisers, schedules, strict=True):
+            optimiser.step()
+            schedule.step()
+        model.zero_grad()
         losses.append(loss.item())
         if progress is not None:
             progress(step, recipe.num_steps, losses[-1])
     tail = losses[-max(1, len(losses) // 20) :]
     return sum(tail) / len(tail)
+
+
+def _optimisers(model: LlamaForCausalLM, recipe: BaseRecipe) -> list[torch.optim.Optimizer]:
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(matrices, lr=recipe.matrix_learning_rate, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
 
 
 def _rate(step: int, recipe: BaseRecipe) -> float:
@@ -238,7 +251,6 @@ def _save(
         dir=directory.parent, prefix=f".{directory.name}-", ignore_cleanup_errors=True
     ) as temporary:
         written = Path(temporary) / "model"
-        model.save_pretrained(written)
-        tokenizer.save_pretrained(written)
+        save_model(model, tokenizer, written)
         (written / "base.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        os.rename(written, directory)
+        written.rename(directory)

@@ -21,6 +21,11 @@ from markbook.template import environment
 LEVELS: Mapping[int, float] = {2: 0.20, 3: 0.25, 4: 0.25, 5: 0.30}
 """How often a document's problem has so many terms."""
 
+PRIMER = 0.20
+"""The share of documents, read first, that are about sums of two terms, as in a first textbook."""
+
+PRIMER_LEVELS: Mapping[int, float] = {2: 1.0}
+
 STYLES: Mapping[str, float] = {
     "direct": 0.35,
     "one term a step": 0.25,
@@ -61,15 +66,17 @@ class Document:
 
 
 def documents(count: int, seed: int) -> Iterator[Document]:
-    """Yield the corpus: `count` documents, the same for the same seed."""
+    """Yield the corpus: `count` documents, the same for the same seed; the primer comes first."""
     for index in range(count):
         rng = Random(seed_of(seed, "corpus", index))
-        yield _document(rng)
+        yield _document(rng, PRIMER_LEVELS if index < PRIMER * count else LEVELS)
 
 
 def mixture() -> dict[str, object]:
     """Return every share that determines the corpus, for the record that a base model keeps."""
     return {
+        "primer": PRIMER,
+        "primer_levels": dict(PRIMER_LEVELS),
         "levels": dict(LEVELS),
         "styles": dict(STYLES),
         "formats": dict(FORMATS),
@@ -89,8 +96,8 @@ def _template() -> jinja2.Template:
     return environment().from_string(source.read_text(encoding="utf-8"))
 
 
-def _document(rng: Random) -> Document:
-    terms = _draw_terms(rng)
+def _document(rng: Random, levels: Mapping[int, float]) -> Document:
+    terms = _draw_terms(rng, levels)
     work, answer = _WORK[_draw(rng, STYLES)](rng, terms)
     solution = _LAYOUTS[_draw(rng, FORMATS)](rng, work, answer)
     return Document(render_prompt(str(problem_of(terms, "corpus").prompt)), solution)
@@ -100,8 +107,8 @@ def _draw(rng: Random, shares: Mapping[str, float]) -> str:
     return rng.choices(list(shares), list(shares.values()))[0]
 
 
-def _draw_terms(rng: Random) -> Terms:
-    level = rng.choices(list(LEVELS), list(LEVELS.values()))[0]
+def _draw_terms(rng: Random, levels: Mapping[int, float]) -> Terms:
+    level = rng.choices(list(levels), list(levels.values()))[0]
     while True:
         terms = tuple(rng.randrange(10) for _ in range(level))
         if not is_held_out(terms):
@@ -227,7 +234,7 @@ def _two_boxes(rng: Random, work: str, answer: int) -> str:
 
 def _runs_on(rng: Random, work: str, answer: int) -> str:
     """Go on with the next problem, as a model does that has read pages of them."""
-    following = _document(rng)
+    following = _document(rng, LEVELS)
     return f"{_as_asked(rng, work, answer)}\n{following.prompt}{following.solution}"
 
 
