@@ -66,7 +66,7 @@ def attempt(run_dir: Path, recipe: Path, kill: dict[str, float], report: int) ->
 def main() -> None:
     """Make the attempts one after another."""
     run_dir, recipe = Path(sys.argv[1]), Path(sys.argv[2])
-    ends, calls = [], 0
+    ends, calls, begun = [], 0, time.monotonic()
     for kill in json.loads(sys.argv[3]):
         reading, writing = os.pipe()
         child = os.fork()
@@ -85,7 +85,7 @@ def main() -> None:
         ends.append("killed" if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
         with os.fdopen(reading) as pipe:
             calls = int(pipe.read() or 0)
-    print(json.dumps({"ends": ends, "calls": calls}))
+    print(json.dumps({"ends": ends, "calls": calls, "seconds": time.monotonic() - begun}))
 
 
 if __name__ == "__main__":

@@ -95,6 +95,44 @@ def test_mark_metrics_by_hand() -> None:
     assert metrics == pytest.approx(expected)
 
 
+def test_groups_teach_nothing_by_the_same_rule_as_in_training() -> None:
+    marks = (verdict("correct"), verdict("incorrect"))
+    pair = (completion(1), completion(1))
+    groups = [
+        Group(PROBLEM, (1,), pair, marks, rewards)
+        for rewards in ((1e9, 1e9 + 0.5), (0.0, 1e-9), (0.0, 2e-9), (0.3, 0.1 + 0.2))
+    ]
+    assert mark_metrics(groups, ())["uninformative_share"] == 3 / 4
+
+
+def test_components_are_in_order_and_averaged_over_the_verdicts_that_have_them() -> None:
+    names = [*"zyxwvutsr", "language"]
+    some = Verdict("correct", "1", "", dict.fromkeys(names, 0.5))
+    rest = Verdict("incorrect", "2", "", dict.fromkeys("zyxwvutsr", 0.0))
+    group = Group(PROBLEM, (1,), (completion(1), completion(1)), (some, rest), (1.0, 0.0))
+    metrics = mark_metrics([group], ())
+    means = [f"{name}_mean" for name in sorted(names)]
+    assert [name for name in metrics if name in means] == means
+    assert metrics["language_mean"] == 0.5
+    assert metrics["z_mean"] == 0.25
+
+
+def test_a_group_has_one_reward_for_each_completion() -> None:
+    short = Group(PROBLEM, (1,), (completion(1),), (verdict("correct"),), ())
+    with pytest.raises(ValueError, match="zip"):
+        mark_metrics([short], ())
+
+
+def test_metrics_are_plain_numbers() -> None:
+    marks = mark_metrics(GROUPS, ("wait",))
+    report = UpdateReport(
+        [0.5], [1.0], [0.1], [LossReport(1, 0.5, 2.0, 1, 0.9, 1.0)], [torch.tensor([0.1])]
+    )
+    for value in (marks | update_metrics(report)).values():
+        assert type(value) in {int, float}
+    assert {type(value) for value in known(marks).values()} == {float}
+
+
 def test_what_does_not_exist_is_none_never_zero() -> None:
     wrong = Group(PROBLEM, (1,), (completion(8, "truncated"),), (verdict("incorrect"),), (0.0,))
     metrics = mark_metrics([wrong], ())
@@ -113,6 +151,7 @@ def test_groups_that_are_all_unscorable_are_in_no_denominator() -> None:
     assert metrics["unscorable_share"] == 1 / 3
     assert metrics["correct_share"] == 1
     assert metrics["all_correct_share"] == 1
+    assert metrics["all_wrong_share"] == 0
     assert metrics["uninformative_share"] == 1
 
 

@@ -26,6 +26,8 @@ def load(name: str) -> ModuleType:
 
 
 mutants = load("mutants").mutants
+load("trial")
+mutate = load("mutate")
 
 
 def after(source: str) -> list[str]:
@@ -158,6 +160,45 @@ def test_every_mutant_of_a_module_is_another_module_that_compiles() -> None:
         assert mutant.before != mutant.after
         line = mutant.source.splitlines()[mutant.line - 1]
         assert mutant.after.startswith(" ".join(line.split()))
+
+
+def test_the_list_of_equivalent_mutants_names_each_once_and_why() -> None:
+    faults = {"stats": mutants("def f(a, b):\n    g(a)\n    g(a)\n    return a - b\n")}
+    right = {("stats", "f", "return a - b", "return (a + b)"): "Because."}
+    assert mutate.faults_of_list(right, faults) == []
+    assert mutate.faults_of_list({("batch", "f", "x", "y"): "Not asked for now."}, faults) == []
+    wrong = {
+        ("stats", "f", "return a - b", "return (a + b)"): "",
+        ("stats", "f", "return a + b", "return (a - b)"): "The line is no more.",
+        ("stats", "f", "g(a)", "pass"): "There are two such lines.",
+        ("nowhere", "f", "g(a)", "pass"): "There is no such module.",
+    }
+    assert [said.split(":")[0] for said in mutate.faults_of_list(wrong, faults)] == [
+        "an entry has no reason",
+        "an entry names 0 mutants instead of 1",
+        "an entry names 2 mutants instead of 1",
+        "an entry names 0 mutants instead of 1",
+    ]
+
+
+def test_modules_are_chosen_by_name_or_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutate.parse([]).names == list(mutate.PURE)
+    assert mutate.parse(["--module", "stats"]).names == ["stats"]
+    folder = mutate.parse(["--module", "verify"]).names
+    assert "verify.units" in folder
+    assert all(name.startswith("verify.") for name in folder)
+    for arguments in (["--module", "stat"], ["--line", "3"]):
+        with pytest.raises(SystemExit) as stopped:
+            mutate.parse(arguments)
+        assert stopped.value.code == 2
+    assert "--module stat: no such module; there are advantage, " in capsys.readouterr().err
+
+
+def test_every_module_of_the_pure_layer_has_its_tests() -> None:
+    for name in mutate.PURE:
+        module = mutate.find_module(name, TOOLS.parent)
+        assert module.path.is_file()
+        assert all(path.is_file() for path in module.tests)
 
 
 TOY = {

@@ -106,9 +106,9 @@ def test_kills_at_random_points_leave_no_trace(tmp_path: Path, tiny_llama: Path)
 @pytest.mark.timeout(300)
 def test_kills_at_random_times_with_resampling(tmp_path: Path, tiny_llama: Path) -> None:
     path = recipe(tmp_path, tiny_llama, uninformative="resample")
-    drive(tmp_path / "whole", path, [{}])
+    seconds = drive(tmp_path / "whole", path, [{}])["seconds"]
     chance = random.Random(2)
-    kills = [{"seconds": chance.uniform(0.1, 1.2)} for _ in range(6)]
+    kills = [{"seconds": chance.uniform(0.2, 0.8) * seconds} for _ in range(5)]
     report = drive(tmp_path / "killed", path, [*kills, {}])
     assert "killed" in report["ends"]
     assert content(tmp_path / "killed") == content(tmp_path / "whole")

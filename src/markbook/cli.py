@@ -1,11 +1,12 @@
 """The command line: argv -> recipe -> function. Heavy imports sit where they are used."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 from rich.console import Console
@@ -14,6 +15,8 @@ from markbook import __version__
 from markbook.errors import MarkbookError, suggestion
 from markbook.recipe import Recipe, check
 from markbook.recipe_file import read_recipe, with_paths
+
+T = TypeVar("T")
 
 HELP = """\
 markbook trains language models to reason by reinforcement learning with verifiable rewards.
@@ -45,7 +48,7 @@ class Train:
       markbook train --resume runs/demo-20260102-150405
     """
 
-    recipe: tyro.conf.Positional[str] = ""
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")] = ""
     """A TOML file; what it leaves out keeps the default shown below."""
     out: str = ""
     """Directory of the new run; without it, one under ./runs named by recipe and time."""
@@ -84,7 +87,7 @@ class Runs:
       markbook runs elsewhere/runs
     """
 
-    root: tyro.conf.Positional[str] = "runs"
+    root: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")] = "runs"
     """The directory that holds the runs."""
 
 
@@ -99,7 +102,7 @@ class Show:
       markbook show runs/demo-20260102-150405 --problem train-17
     """
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """The run's directory."""
     step: int | None = None
     """Which step; without it, the last one."""
@@ -109,11 +112,22 @@ class Show:
     """How many groups at most."""
 
 
+def parse(cls: type[T], name: str, argv: Sequence[str], default: T | None = None) -> T:
+    """Return a command's options; --help shows the whole docstring, examples included."""
+    return tyro.cli(  # type: ignore[return-value]  # with a default of None it still makes a T
+        cls,
+        prog=f"markbook {name}",
+        description=inspect.getdoc(cls),
+        args=list(argv),
+        default=default,
+    )
+
+
 def train_command(argv: Sequence[str], console: Console) -> None:
     """Start or resume a run, or print its plan."""
     given = argv[0] if argv and not argv[0].startswith("-") else ""
     default = Train(settings=read_recipe(Path(given)) if given else Recipe())
-    options = tyro.cli(Train, prog="markbook train", args=list(argv), default=default)
+    options = parse(Train, "train", argv, default)
     if options.resume:
         changed = [a for a in argv if a.startswith("--") and a.partition("=")[0] != "--resume"]
         if given or changed:
@@ -152,7 +166,7 @@ def _closing_words(run_dir: Path, console: Console) -> None:
 
 def demo_command(argv: Sequence[str], console: Console) -> None:
     """Build the embedded base if it is not there, train it, and tell what became of it."""
-    options = tyro.cli(Demo, prog="markbook demo", args=list(argv))
+    options = parse(Demo, "demo", argv)
     from markbook.demo.run import run_demo
 
     run_demo(options.seed, Path(options.out) if options.out else None, console)
@@ -160,7 +174,7 @@ def demo_command(argv: Sequence[str], console: Console) -> None:
 
 def runs_command(argv: Sequence[str], console: Console) -> None:
     """List runs."""
-    options = tyro.cli(Runs, prog="markbook runs", args=list(argv))
+    options = parse(Runs, "runs", argv)
     from markbook.runs import print_runs
 
     print_runs(console, Path(options.root))
@@ -168,7 +182,7 @@ def runs_command(argv: Sequence[str], console: Console) -> None:
 
 def show_command(argv: Sequence[str], console: Console) -> None:
     """Show completions with their marks."""
-    options = tyro.cli(Show, prog="markbook show", args=list(argv))
+    options = parse(Show, "show", argv)
     from markbook.runs import show
 
     show(console, Path(options.run), options.step, options.problem, options.limit)
@@ -211,4 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+    except BrokenPipeError:  # the reader, `head` say, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from markbook.advantage import teaches_nothing
 from markbook.policy import UpdateReport
 from markbook.records import Completion, Group, Verdict
 from markbook.rollout import Rollout
@@ -39,7 +40,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 def share(flags: Iterable[bool]) -> float | None:
     """Return the share of True, or None of nothing."""
-    return mean(float(flag) for flag in flags)
+    return mean(flags)
 
 
 def count_words(text: str, words: Sequence[str]) -> int:
@@ -99,7 +100,9 @@ def _group_shares(groups: Sequence[Group]) -> Metrics:
     return {
         "all_correct_share": share(all(s == "correct" for s in one) for one in known),
         "all_wrong_share": share(all(s != "correct" for s in one) for one in known),
-        "uninformative_share": share(max(r) - min(r) <= 1e-9 for r in rewards if r),
+        "uninformative_share": share(
+            teaches_nothing(torch.tensor(r, dtype=torch.float64)) for r in rewards if r
+        ),
     }
 
 

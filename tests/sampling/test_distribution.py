@@ -82,7 +82,7 @@ def test_rows_are_independent() -> None:
     both = log_distribution(rows, SamplingSpec(top_p=0.65), torch.tensor([1, 3]))
     assert both.exp()[0].tolist() == pytest.approx([0, 4 / 7, 3 / 7, 0])
     assert both.exp()[1].tolist() == pytest.approx([0, 0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8])
-    rows = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64).log()
+    rows = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.25, 0.65]], dtype=torch.float64).log()
     relative = log_distribution(rows, SamplingSpec(min_p=0.5)).exp()
     assert relative.tolist()[0] == pytest.approx([0.625, 0.375, 0])
     assert relative.tolist()[1] == pytest.approx([0, 0, 1])

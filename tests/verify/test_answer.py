@@ -35,7 +35,8 @@ def test_marks_by_r1_zeros_rules(
     verdict = mark_answer(text, "5", R1_ZERO)
     assert verdict.status == status
     assert verdict.components == {"accuracy": accuracy, "format": format_score}
-    assert verdict.seconds > 0
+    assert {type(score) for score in verdict.components.values()} == {float}
+    assert 0 < verdict.seconds < 10
 
 
 def test_a_verdict_tells_what_and_why() -> None:
@@ -96,6 +97,22 @@ def test_a_gold_that_cannot_be_marked_says_why(gold: str, reason: str) -> None:
     found = can_mark(gold, R1_ZERO)
     assert found is not None
     assert found.startswith(reason)
+
+
+def test_a_gold_with_odd_braces_says_what_becomes_of_its_box() -> None:
+    odd = "the braces of the gold answer don't match, so "
+    assert can_mark("{5", R1_ZERO) == odd + r"the last \boxed{} in <answer> is never closed"
+    assert can_mark("5}", R1_ZERO) == odd + "its box ends early"
+
+
+def test_a_gold_that_would_not_be_marked_correct_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No such gold is known; if the rules ever make one, this catches it."""
+    monkeypatch.setattr("markbook.verify.answer.equal_answers", lambda *_: (False, "5 is not 5"))
+    assert can_mark("5", R1_ZERO) == (
+        "the gold answer does not get full marks itself: 5 is not 5; the format is kept"
+    )
 
 
 def test_the_tags_that_spoil_a_gold_are_those_of_the_rules() -> None:

@@ -44,6 +44,9 @@ def test_the_last_box_is_the_answer(text: str, answer: str) -> None:
         (r"\boxed{5}, \boxed{5}", "5"),
         (r"\boxed{}, \boxed{5}", "5"),
         (r"\boxed{5} for \boxed{6}", "6"),
+        (r"\boxed{5}x\boxed{6}", "6"),
+        (r"\boxed{5}" + " " * 40 + r"\boxed{6}", "5, 6"),
+        (r"\boxed{5}" + " " * 41 + r"\boxed{6}", "6"),
     ],
 )
 def test_boxes_side_by_side_are_one_list(text: str, answer: str) -> None:
@@ -83,6 +86,8 @@ def test_no_answer_says_why(text: str, reason: str) -> None:
         ("<think>a</think><answer>b</answer><think>c</think>", "b"),
         ("<think>a <answer>b</answer> <think>c</think>", "b"),
         ("<answer>b</answer></think>", "b"),
+        ("<think>a</think><think>b</think><answer>c</answer></think>", "c"),
+        ("<think>a <answer>b</answer> <think>c</think> <think>d", "b"),
     ],
 )
 def test_the_section_of_tagged_text(text: str, section: str) -> None:
@@ -99,6 +104,22 @@ def test_an_answer_within_the_reasoning_is_none() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>a</think><think>b <answer>c</answer></think>",
+        "<think>a <answer>b</answer></think> <think>c</think>",
+    ],
+)
+def test_an_answer_within_any_of_several_reasonings_is_none(text: str) -> None:
+    assert answer_section(text, TAGS) == (None, "the last <answer> is inside <think>")
+
+
+def test_an_answer_within_the_second_of_three_tags_is_none() -> None:
+    section = answer_section("<a>1</a><b>2<c>3</c></b>", ("a", "b", "c"))
+    assert section == (None, "the last <c> is inside <b>")
+
+
 def test_without_tags_the_section_follows_the_last_think() -> None:
     assert find_answer(r"<think>\boxed{2}</think> So \boxed{3}.", ()) == ("3", "")
     assert find_answer(r"<think>\boxed{2}</think> So 3.", ())[0] is None
@@ -112,6 +133,8 @@ def test_only_the_end_of_a_long_section_is_searched() -> None:
     assert answer is None
     assert "last 100,000 characters" in reason
     assert find_answer(pad + r"\boxed{5}", ()) == ("5", "")
+    assert find_answer(pad + r"\boxed{5}" + pad, ())[0] is None
+    assert find_answer(pad, ())[1] == r"there is no \boxed{} in the text"
 
 
 def test_nested_boxes_are_counted() -> None:

@@ -50,6 +50,14 @@ def test_every_fault_is_named(text: str, reason: str) -> None:
     assert check_format(text, TAGS) == (False, reason)
 
 
+def test_text_between_any_two_of_three_tags_is_named() -> None:
+    tags = ("a", "b", "c")
+    first = check_format("<a>1</a>x<b>2</b><c>3</c>", tags)
+    second = check_format("<a>1</a><b>2</b>x<c>3</c>", tags)
+    assert first == (False, "there is text between </a> and <b>")
+    assert second == (False, "there is text between </b> and <c>")
+
+
 def test_other_tags_and_other_numbers_of_them() -> None:
     assert check_format("<a>1</a><b-2>2</b-2> <c>3</c>", ("a", "b-2", "c"))[0]
     assert check_format("<answer>1</answer>", ("answer",))[0]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from markbook.verify.latex import clean, plain, tokens
+from markbook.verify.latex import clean, plain, strip_group, tokens
 
 
 def canonical(text: str) -> tuple[str, ...]:
@@ -32,6 +32,8 @@ def canonical(text: str) -> tuple[str, ...]:
         (r"\textbf{north\ east}", "north east"),
         (r"\boxed{\boxed{x}}", "x"),
         (r"1 \\ -2", r"1\\-2"),
+        ("(.50, x)", "(0.5, x)"),
+        ("1\uff5e2", "1~2"),
     ],
 )
 def test_one_meaning_has_one_spelling(one: str, other: str) -> None:
@@ -60,12 +62,32 @@ def test_one_meaning_has_one_spelling(one: str, other: str) -> None:
         (r"1 \\ -2", "1-2"),
         ("{.5}", "5"),
         ("{{}x", "{x"),
+        ("(b)+1", "b"),
+        ("\uff5fx", "\x7fx"),
         (r"\neq 5", "5"),
         (r"\text{not } 5", "5"),
     ],
 )
 def test_different_meanings_stay_different(one: str, other: str) -> None:
     assert canonical(one) != canonical(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x^{ab}", ("x", "^", "{", "a", "b", "}")),
+        ("{a}b", ("a", "b")),
+        ("x^{a}", ("x", "^", "a")),
+        ("{}", ("{", "}")),
+    ],
+)
+def test_braces_go_around_one_token_only(text: str, expected: tuple[str, ...]) -> None:
+    assert tokens(text) == expected
+
+
+def test_eight_groups_are_opened() -> None:
+    assert strip_group("{" * 8 + "x" + "}" * 8) == "x"
+    assert strip_group("{" * 9 + "x" + "}" * 9) == "{x}"
 
 
 @given(st.text(alphabet="\\{}$^_ fractextboxd12.,-", max_size=60))

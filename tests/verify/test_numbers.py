@@ -35,6 +35,8 @@ def equal(prediction: str, gold: str) -> bool:
         ("1 1/4", Fraction(5, 4)),
         (r"0.\overline{3}", Fraction(1, 3)),
         (r".1\overline{6}", Fraction(1, 6)),
+        (r".\overline{3}", Fraction(1, 3)),
+        ("1,234 1/2", Fraction(2469, 2)),
         (r"2.\overline{142857}", Fraction(15, 7)),
         ("6.02e23", Fraction(602 * 10**21)),
         ("1e-3", Fraction(1, 1000)),
@@ -59,6 +61,9 @@ def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
             r"\frac{1}{x}",
             r"2\frac{5}{2}",
             r"2\frac{0}{2}",
+            r"2\frac{2}{2}",
+            r"0.\overline{3}5",
+            "10^3 x",
             "1 5/4",
             "5!",
             "5 or 6",
@@ -68,6 +73,23 @@ def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
 )
 def test_the_rest_is_no_number(text: str) -> None:
     assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "decimal_digits"),
+    [
+        ("7", Fraction(1), 0),
+        ("7/2", Fraction(0), 0),
+        (r"1\frac{1}{2}", Fraction(0), 0),
+        ("007.50", Fraction(1, 100), 3),
+        ("0.05", Fraction(1, 100), 1),
+        ("6.02e23", Fraction(10**21), 3),
+    ],
+)
+def test_how_exactly_a_number_was_written(text: str, step: Fraction, decimal_digits: int) -> None:
+    number = parse_number(text)
+    assert number is not None
+    assert (number.step, number.decimal_digits) == (step, decimal_digits)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +141,14 @@ def test_the_rest_is_no_number(text: str) -> None:
         ("25", "25%"),
         ("25 percent", r"25\%"),
         (r"25\%", "0.25"),
+        (r"2\%", "2"),
+        (r"-25\%", "-25"),
+        ("25 percent", "0.25"),
+        (r"x \text{ percent}", "x"),
+        (r"\sqrt{2} \text{ cm}", r"\sqrt{2}"),
+        ("$5$", r"5 \text{ cents}"),
+        (r"$5 \text{ cm}", r"5 \text{ cm}"),
+        ("x = 2/4", "x = 0.5"),
         (r"\text{yes}", "Yes"),
         ("(b)", "B"),
         ("p-q", "p - q"),
@@ -160,6 +190,9 @@ def test_equal(prediction: str, gold: str) -> None:
         ("x th", "x"),
         (r"5 \text{ m}", r"5 \text{ cm}"),
         (r"5 \text{ cents}", r"\$5"),
+        (r"5 \text{ cents}", r"$\$5$"),
+        (r"5 \text{ cents}", "$5"),
+        (r"25\%", "30"),
         (r"\frac{\pi}{3}", r"60^\circ"),
         ("2x+1=7", "x=3"),
         ("2x+1=7", "7"),
@@ -231,6 +264,10 @@ def test_the_reason_is_in_words() -> None:
         "the given answer has 2,000 characters, more than the 1,000 that are read",
     )
     assert len(equal_answers("9" * 900, "5")[1]) < 200
+    assert equal_answers("a", "a") == (True, "a is written like a")
+    assert equal_answers("a" * 60, "b")[1] == "a" * 60 + " is not b"
+    assert equal_answers("a" * 61, "b")[1] == "a" * 57 + "... is not b"
+    assert answer_fault("9" * 1000) is None
 
 
 @pytest.mark.parametrize("answer", ["", " ", "$$", r"\text{}", ".", r"\,", "\u200b", "{}"])

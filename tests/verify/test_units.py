@@ -25,6 +25,12 @@ def test_units_are_taken_off(text: str, rest: str, unit: str) -> None:
     assert split_unit(text)[:2] == (rest, unit)
 
 
+def test_the_unit_is_the_last_of_several_texts_and_latex_marks_it() -> None:
+    assert split_unit(r"\text{about } 5 \text{ cm}") == (r"\text{about } 5", "cm", True)
+    assert split_unit(r"45^\circ") == ("45", "degree", True)
+    assert split_unit("15th") == ("15", "th", True)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -47,4 +53,6 @@ def test_anything_else_stays(text: str) -> None:
 def test_an_unknown_word_spoils_a_unit() -> None:
     assert canonical_unit("cm apples") is None
     assert canonical_unit("squared") is None
+    assert canonical_unit("cmx") is None
+    assert canonical_unit("hourly") is None
     assert canonical_unit("") is None

@@ -41,26 +41,22 @@ class Box:
 def answer_section(text: str, tags: Sequence[str]) -> tuple[str | None, str]:
     """Return the part of the text that the answer is read from, or None and the reason."""
     if not tags:
-        _, closed, after = text.rpartition("</think>")
-        return (after, "") if closed else (text, "")
+        return text.rpartition("</think>")[2], ""
     opening = f"<{tags[-1]}>"
-    at = text.rfind(opening)
-    if at < 0:
+    before, found, after = text.rpartition(opening)
+    if not found:
         return None, f"there is no {opening}"
     for tag in tags[:-1]:
-        if _lies_within(text, at, tag):
+        if _is_open(tag, before, after):
             return None, f"the last {opening} is inside <{tag}>"
-    body, _, _ = text[at + len(opening) :].partition(f"</{tags[-1]}>")
-    return body, ""
+    return after.partition(f"</{tags[-1]}>")[0], ""
 
 
-def _lies_within(text: str, at: int, tag: str) -> bool:
-    """Say whether position `at` is between `<tag>` and the `</tag>` that closes it."""
+def _is_open(tag: str, before: str, after: str) -> bool:
+    """Say whether a `<tag>` before is closed by a `</tag>` after, with no other between."""
     opening, closing = f"<{tag}>", f"</{tag}>"
-    if text.rfind(opening, 0, at) <= text.rfind(closing, 0, at):
-        return False
-    next_close, next_open = text.find(closing, at), text.find(opening, at)
-    return next_close >= 0 and not 0 <= next_open < next_close
+    until_close, closes, _ = after.partition(closing)
+    return opening in before.rpartition(closing)[2] and closes != "" and opening not in until_close
 
 
 def count_boxes(section: str) -> int:

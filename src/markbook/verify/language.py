@@ -94,4 +94,4 @@ def _script(character: str) -> str:
         return "MARK"
     if not character.isalpha():
         return ""
-    return re.split("[ -]", unicodedata.name(character, "OTHER"), maxsplit=1)[0]
+    return re.split("[ -]", unicodedata.name(character, "OTHER"))[0]

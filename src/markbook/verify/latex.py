@@ -113,7 +113,7 @@ def plain(text: str) -> str:
     '15'
     """
     opened = _TEXT_COMMAND.sub("", _TEXT_GROUP.sub(r" \1 ", text))
-    return strip_group(_PREAMBLE.sub("", " ".join(opened.split()), count=1))
+    return strip_group(_PREAMBLE.sub("", " ".join(opened.split())))
 
 
 def tokens(text: str) -> tuple[str, ...]:

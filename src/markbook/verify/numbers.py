@@ -159,7 +159,8 @@ def _same_number(given: Number, gold: Number) -> bool:
         share, bare = (given, gold) if given.percent else (gold, given)
         as_written = share.value == bare.value and abs(bare.value) > 1
         return share.value / 100 == bare.value or as_written
-    rounded = gold.decimal_digits >= _MIN_ROUNDED_DIGITS and given.step < gold.step
+    # A decimal of no more places than the gold's is a whole number of its steps away from it.
+    rounded = gold.decimal_digits >= _MIN_ROUNDED_DIGITS
     return abs(given.value - gold.value) <= (gold.step / 2 if rounded else 0)
 
 

@@ -47,7 +47,7 @@ _ALIASES = {
         person people
         way
         th st nd rd
-    """.strip().splitlines()
+    """.splitlines()
     for alias in line.split()
 }
 _POWERS = {"square": "^2", "squared": "^2", "sq": "^2", "cubic": "^3", "cubed": "^3"}
@@ -99,7 +99,7 @@ def split_unit(text: str) -> tuple[str, str | None, bool]:
     """
     for pattern, unit in ((_DEGREE, "degree"), (_ORDINAL, "th")):
         if found := pattern.search(text):
-            return text[: found.start()].strip(), unit, True
+            return text[: found.start()], unit, True
     found = _TEXT_UNIT.match(text, max(text.rfind(r"\text"), 0))
     marked = found is not None
     found = found or _WORD_UNIT.search(text)
