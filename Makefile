@@ -30,6 +30,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	cd tools && ../$(BIN)/mypy --config-file ../pyproject.toml mutate.py
+	cd experiments && ../$(BIN)/mypy --config-file ../pyproject.toml demo/run.py
+	cd experiments && ../$(BIN)/mypy --config-file ../pyproject.toml smollm2/run.py
 
 test: check
 	$(PYTEST) -m "not slow and not real"

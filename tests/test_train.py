@@ -1,6 +1,7 @@
 """The whole loop on a small model: it learns, and it stops where it must."""
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
@@ -257,6 +258,29 @@ def test_resuming_what_is_finished_or_changed(tmp_path: Path, tiny_llama: Path) 
     resume(run_dir, Console(file=output, width=200))
     moved, final = (d / "model.safetensors" for d in (tmp_path / "moved", run_dir / "final"))
     assert moved.read_bytes() == final.read_bytes()
+
+
+def test_a_changed_model_is_noticed(tmp_path: Path, tiny_llama: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_llama, model)
+    run(settings(tmp_path, model, train__num_steps=1), tmp_path / "run")
+    (tmp_path / "run" / "final").rename(tmp_path / "moved")
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    with pytest.raises(MarkbookError, match=r"model.safetensors: has changed since this run began"):
+        resume(tmp_path / "run", Console(file=StringIO()))
+
+
+def test_a_run_killed_before_its_recipe_was_written_can_begin_again(
+    tmp_path: Path, tiny_llama: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for name in (".lock", "template.jinja", ".run.json.tmp"):
+        (run_dir / name).touch()
+    run(settings(tmp_path, tiny_llama, train__num_steps=1), run_dir)
+    assert (run_dir / "final" / "model.safetensors").exists()
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, tiny_llama: Path) -> None:

@@ -42,11 +42,11 @@ NUM_TRIALS = 2
 OUTCOMES = ("killed", "timed out", "equivalent", "survived", "wrongly listed")
 EXAMPLES = """\
 examples:
-  make mutate                                      every module of the pure layer
-  python tools/mutate.py --module advantage        one module
-  python tools/mutate.py --module verify           all modules of a folder
-  python tools/mutate.py --module batch --line 94  only the faults of one line
-  python tools/mutate.py --module stats --list     show the faults, run nothing
+  make mutate                                                every module of the pure layer
+  .venv/bin/python tools/mutate.py --module advantage        one module
+  .venv/bin/python tools/mutate.py --module verify           all modules of a folder
+  .venv/bin/python tools/mutate.py --module batch --line 94  only the faults of one line
+  .venv/bin/python tools/mutate.py --module stats --list     show the faults, run nothing
 
 A fault that no test can notice is listed in tools/equivalent.toml, with the reason.
 

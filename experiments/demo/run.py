@@ -95,6 +95,26 @@ def draw(runs: dict[int, Path]) -> None:
     figure.savefig(HERE / "figure.svg", metadata={"Date": None})
 
 
+def write_table(seeds: list[dict[str, Any]]) -> None:
+    """Put the figures into the README's table."""
+    readme = HERE.parents[1] / "README.md"
+    before, mark, rest = readme.read_text(encoding="utf-8").partition("<!-- figures:")
+    first, end, after = rest.partition("<!-- end of figures -->")
+    rows = [
+        "| seed | correct before | correct after | format before | format after | seconds in all |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry in seeds:
+        marks = [
+            f"{100 * entry[when][key]:.1f} %"
+            for key in ("pass_at_1", "format_share")
+            for when in ("before", "after")
+        ]
+        rows.append(f"| {entry['seed']} | {' | '.join(marks)} | {entry['seconds_in_all']} |")
+    table = "\n".join([first.splitlines()[0], *rows, ""])
+    readme.write_text(before + mark + table + end + after, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", default="runs/demo-seeds", type=Path)
@@ -110,6 +130,7 @@ def main() -> None:
     }
     (HERE / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     draw(runs)
+    write_table(summary["seeds"])
     for entry in summary["seeds"]:
         before, after = entry["before"], entry["after"]
         print(

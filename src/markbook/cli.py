@@ -200,22 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0, 2 for a mistake of the user's, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(width=100 if piped else None)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        console.print(HELP, highlight=False, markup=False, end="")
-        return 0
-    if arguments[0] == "--version":
-        console.print(f"markbook {__version__}", highlight=False)
-        return 0
-    name, rest = arguments[0], arguments[1:]
-    if name not in COMMANDS:
-        near = suggestion(name, COMMANDS)
-        print(
-            f"markbook: {name!r} is not a command of markbook{near}. See --help.", file=sys.stderr
-        )
-        return 2
     try:
-        COMMANDS[name](rest, console)
+        dispatch(arguments, Console(width=100 if piped else None))
     except MarkbookError as error:
         print(f"markbook: {error}", file=sys.stderr)
         return 2
@@ -227,5 +213,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader, `head` say, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0
+
+
+def dispatch(arguments: Sequence[str], console: Console) -> None:
+    """Run the command that the first argument names."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        console.print(HELP, highlight=False, markup=False, end="")
+    elif arguments[0] == "--version":
+        console.print(f"markbook {__version__}", highlight=False)
+    elif arguments[0] in COMMANDS:
+        COMMANDS[arguments[0]](arguments[1:], console)
+    else:
+        near = suggestion(arguments[0], COMMANDS)
+        raise MarkbookError(f"{arguments[0]!r} is not a command of markbook{near}. See --help.")

@@ -26,6 +26,16 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyar
 """Packages whose versions a run writes down: another version may round differently."""
 
 
+BEFORE_RECIPE = {
+    *(".lock", "template.jinja", "faults.jsonl", "run.json"),
+    *(".template.jinja.tmp", ".faults.jsonl.tmp", ".run.json.tmp", ".recipe.toml.tmp"),
+}
+"""What a run that was killed before its recipe was written leaves; a new one may begin there."""
+
+SAMPLED_BYTES = 1 << 20
+"""How much of either end of a weight file goes into its fingerprint, with its size."""
+
+
 def new_run_dir(name: str, root: Path = Path("runs")) -> Path:
     """Return a directory name for a new run that says what and when."""
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -36,8 +46,9 @@ def begin(recipe: Recipe, run_dir: Path, console: Console) -> None:
 
     Raises `MarkbookError` where the directory holds something already.
     """
-    if run_dir.exists() and any(run_dir.iterdir()):
-        advice = f"; go on with --resume {run_dir}" if (run_dir / "recipe.toml").exists() else ""
+    held = {path.name for path in run_dir.iterdir()} if run_dir.is_dir() else set()
+    if held - BEFORE_RECIPE:
+        advice = f"; go on with --resume {run_dir}" if "recipe.toml" in held else ""
         raise MarkbookError(f"{run_dir}: this directory is not empty{advice}; or choose another.")
     ready = prepare(recipe, console)  # before the directory: a faulty recipe leaves nothing behind
     with Journal(run_dir) as journal:
@@ -135,11 +146,23 @@ def _facts(recipe: Recipe, ready: Prepared, run_dir: Path) -> dict[str, object]:
 
 
 def _inputs(recipe: Recipe) -> dict[str, str]:
-    """Return the SHA-256 of each file that the recipe names and a run depends on."""
+    """Return a digest of each file that the recipe names and a run depends on."""
     task_file = recipe.data.task.partition(":")[0]
     names = (recipe.data.path, recipe.data.test_path, task_file, recipe.prompt.template)
     files = [Path(name) for name in names if name and Path(name).is_file()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    model = Path(recipe.model.path)
+    weights = [model] if model.is_file() else sorted(model.glob("*.*")) if model.is_dir() else []
+    return digests | {str(path): _fingerprint(path) for path in weights if path.is_file()}
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a digest of a file's size and of both its ends: weights can be too large to read."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(SAMPLED_BYTES)
+        file.seek(max(0, size - SAMPLED_BYTES))
+        return hashlib.sha256(str(size).encode() + head + file.read()).hexdigest()
 
 
 def _check_unchanged(recipe: Recipe, run_dir: Path, console: Console) -> None:

@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -159,6 +159,6 @@ def test_a_tag_is_named_once() -> None:
 def test_a_megabyte_takes_no_time_to_speak_of(unit: str, rules: MarkingRules) -> None:
     body = unit * (1_000_000 // len(unit))
     for text in (body, rf"<answer>\boxed{{{body}"):
-        started = perf_counter()
+        started = process_time()
         mark_answer(text, "5", rules)
-        assert perf_counter() - started < 1.0
+        assert process_time() - started < 1.0

@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -84,6 +84,6 @@ def test_it_is_a_share(text: str) -> None:
     "unit", ["`a", "$a ", "\\(", "\\begin{a}", "<a", "a\u0300\u0316", "$$", "`"]
 )
 def test_a_megabyte_takes_linear_time(unit: str) -> None:
-    started = perf_counter()
+    started = process_time()
     language_consistency(unit * (1_000_000 // len(unit)))
-    assert perf_counter() - started < 3.0
+    assert process_time() - started < 3.0

@@ -1,5 +1,5 @@
 from fractions import Fraction
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -328,6 +328,6 @@ def test_no_answer_takes_long(unit: str) -> None:
     answers = [(unit * MAX_ANSWER_CHARS)[:MAX_ANSWER_CHARS], unit * 1_000_000]
     answers += ["5 " + answers[0][:900] + "1", "{" * 450 + answers[0][:50] + "}" * 450]
     for answer in answers:
-        started = perf_counter()
+        started = process_time()
         equal_answers(answer, "5")
-        assert perf_counter() - started < 0.5
+        assert process_time() - started < 0.5
