@@ -1,14 +1,14 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from markbook.errors import MarkbookError
+from markbook.recipe import DataRecipe
 from markbook.records import Completion, Problem, Prompt
 from markbook.tasks.base import Task
 from markbook.tasks.chains import Chains
@@ -18,18 +18,6 @@ from markbook.tasks.load import load_task
 from markbook.verify import MarkingRules
 
 RULES = MarkingRules(tags=("answer",))
-
-
-@dataclass(frozen=True)
-class Data:
-    task: str = ""
-    path: str = ""
-    test_path: str = ""
-    test_share: float = 0.0
-    problem_field: str = "problem"
-    answer_field: str = "answer"
-    id_field: str = "id"
-    on_fault: Literal["refuse", "skip"] = "refuse"
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +47,7 @@ def source(tmp_path: Path) -> Callable[..., Path]:
 
 
 def load(path: Path, name: str = "Mine", **settings: Any) -> Task:
-    return load_task(Data(task=f"{path}:{name}"), RULES, **settings)
+    return load_task(DataRecipe(task=f"{path}:{name}"), RULES, **settings)
 
 
 def refusal(path: Path, name: str = "Mine") -> str:
@@ -81,7 +69,7 @@ GOOD = """
 
 
 def test_a_built_in_task() -> None:
-    task = load_task(Data(task="chains"), RULES)
+    task = load_task(DataRecipe(task="chains"), RULES)
     assert isinstance(task, Chains)
     assert task.rules is RULES
 
@@ -90,7 +78,7 @@ def test_a_data_file_with_every_setting(tmp_path: Path) -> None:
     train, test = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     train.write_text('{"q": "one", "gold": 1, "key": "x"}\n{"q": "two"}\n', encoding="utf-8")
     test.write_text('{"q": "three", "gold": 3, "key": "y"}\n', encoding="utf-8")
-    data = Data(
+    data = DataRecipe(
         path=str(train),
         test_path=str(test),
         problem_field="q",
@@ -115,7 +103,7 @@ def test_length_is_checked_for_files_and_tasks(tmp_path: Path, source: Callable[
     path = tmp_path / "a.jsonl"
     path.write_text('{"problem": "long", "answer": 1}\n', encoding="utf-8")
     with pytest.raises(MarkbookError, match="the problem does not fit: 4 characters are over 2"):
-        load_task(Data(path=str(path)), RULES, fits)
+        load_task(DataRecipe(path=str(path)), RULES, fits)
     with pytest.raises(MarkbookError, match="train, problem 'p': 4 characters are over 2"):
         load(source(GOOD), fits=fits)
 
@@ -123,26 +111,32 @@ def test_length_is_checked_for_files_and_tasks(tmp_path: Path, source: Callable[
 def test_test_share_reaches_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("problem,answer\n" + "".join(f"p{k},1\n" for k in range(50)), "utf-8")
-    task = load_task(Data(path=str(path), test_share=0.5), RULES)
+    task = load_task(DataRecipe(path=str(path), test_share=0.5), RULES)
     assert 0 < len(task.problems("test")) < 50
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (Data(), "there are no problems; give a file of them (--data problems.jsonl)"),
-        (Data(task="chains", path="x.jsonl"), "data.task = 'chains' and data.path = 'x.jsonl'"),
-        (Data(task="chain"), "data.task = 'chain' is neither a built-in task (chains)"),
-        (Data(task="chain"), "did you mean 'chains'?"),
-        (Data(task="x.jsonl"), "a data file is given with --data"),
-        (Data(task="my_task:Mine"), "nor a Python file and class (my_task.py:MyTask)"),
-        (Data(task="chains", test_path="x.jsonl"), "data.test_path = 'x.jsonl' belongs to a data"),
-        (Data(task="chains", test_share=0.1), "data.test_share = 0.1 belongs to a data file"),
-        (Data(path="no.jsonl"), "no.jsonl: there is no such data file"),
-        (Data(task="no.py:Mine"), "no.py: there is no such Python file"),
+        (DataRecipe(), "there are no problems; give a file of them (--data problems.jsonl)"),
+        (
+            DataRecipe(task="chains", path="x.jsonl"),
+            "data.task = 'chains' and data.path = 'x.jsonl'",
+        ),
+        (DataRecipe(task="chain"), "data.task = 'chain' is neither a built-in task (chains)"),
+        (DataRecipe(task="chain"), "did you mean 'chains'?"),
+        (DataRecipe(task="x.jsonl"), "a data file is given with --data"),
+        (DataRecipe(task="my_task:Mine"), "nor a Python file and class (my_task.py:MyTask)"),
+        (
+            DataRecipe(task="chains", test_path="x.jsonl"),
+            "data.test_path = 'x.jsonl' belongs to a data",
+        ),
+        (DataRecipe(task="chains", test_share=0.1), "data.test_share = 0.1 belongs to a data file"),
+        (DataRecipe(path="no.jsonl"), "no.jsonl: there is no such data file"),
+        (DataRecipe(task="no.py:Mine"), "no.py: there is no such Python file"),
     ],
 )
-def test_what_can_not_be_loaded(data: Data, words: str) -> None:
+def test_what_can_not_be_loaded(data: DataRecipe, words: str) -> None:
     with pytest.raises(MarkbookError) as raised:
         load_task(data, RULES)
     assert words in str(raised.value)
@@ -216,7 +210,7 @@ def test_a_class_is_named_with_its_near_neighbour(source: Callable[..., Path]) -
     assert "has no class 'Missing'; it has no subclass" in refusal(source("pass"), "Missing")
     assert f"say which class ({path}:Mine)" in refusal(source(GOOD), "")
     with pytest.raises(MarkbookError, match="say which class"):
-        load_task(Data(task=str(path)), RULES)
+        load_task(DataRecipe(task=str(path)), RULES)
 
 
 @pytest.mark.parametrize(

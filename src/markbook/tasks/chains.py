@@ -140,19 +140,22 @@ def step_verdicts(terms: Terms, steps: Iterable[Step]) -> tuple[bool, ...]:
     For 7+4+8: `7+4=2, 2+8=0` is wrong, right; `7+4=1, 1+1=2` is right, wrong;
     `7+4=2, wait, 7+4=1, 1+8=9` is wrong, right, right.
     """
-    start = (terms[0], 1)
+    # Where the solution may stand: (total so far, terms used). A step can fit more than one place,
+    # as the second 7+6 in `7+6=7, wait, 7+6=3` does for 7+6+6, so all of them are followed.
+    start = {(terms[0], 1)}
     before, now = start, start
     verdicts = []
     for step in steps:
         first, *added = step.terms
-        for total, used in (now, before, start):
-            if (first - total) % MODULUS == 0 and tuple(added) == terms[used : used + len(added)]:
-                fits = True
-                break
-        else:
-            fits, used = False, now[1]
-        verdicts.append(fits and sum(step.terms) % MODULUS == step.total % MODULUS)
-        before, now = (first, used), (step.total, used + len(added))
+        places = {
+            used
+            for total, used in now | before | start
+            if (first - total) % MODULUS == 0 and tuple(added) == terms[used : used + len(added)]
+        }
+        verdicts.append(bool(places) and (sum(step.terms) - step.total) % MODULUS == 0)
+        places = places or {used for _, used in now}
+        before = {(first, used) for used in places}
+        now = {(step.total, used + len(added)) for used in places}
     return tuple(verdicts)
 
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from markbook.errors import MarkbookError, suggestion
+from markbook.recipe import DataRecipe
 from markbook.tasks.base import Task
 from markbook.tasks.check import check_problems, faults_shown
 from markbook.tasks.file import Fields, FileTask, Fits
@@ -21,43 +22,7 @@ BUILT_IN: Mapping[str, str] = {"chains": "markbook.tasks.chains:Chains"}
 """Tasks by name: where their class is."""
 
 
-class DataSettings(Protocol):
-    """The recipe's `[data]` table, as far as loading needs it."""
-
-    @property
-    def task(self) -> str:
-        """A built-in task's name, `FILE.py:CLASS`, or empty."""
-
-    @property
-    def path(self) -> str:
-        """A data file, or empty."""
-
-    @property
-    def test_path(self) -> str:
-        """A second file of held-out problems, or empty."""
-
-    @property
-    def test_share(self) -> float:
-        """Share of `path` that is held out, 0 to 0.5."""
-
-    @property
-    def problem_field(self) -> str:
-        """Column of the problem."""
-
-    @property
-    def answer_field(self) -> str:
-        """Column of the gold answer."""
-
-    @property
-    def id_field(self) -> str:
-        """Column of the id."""
-
-    @property
-    def on_fault(self) -> Literal["refuse", "skip"]:
-        """What a row that can't be used does."""
-
-
-def load_task(data: DataSettings, rules: MarkingRules, fits: Fits | None = None) -> Task:
+def load_task(data: DataRecipe, rules: MarkingRules, fits: Fits | None = None) -> Task:
     """Return the task that the recipe's `[data]` names, its problems read and checked.
 
     `fits` says why a prompt can't be given to the model; without it length is not checked. Of a
