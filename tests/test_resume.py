@@ -17,6 +17,9 @@ RECIPE = """
 seed = 5
 [model]
 path = "{model}"
+dtype = "{dtype}"
+[model.lora]
+rank = {rank}
 [data]
 path = "problems.jsonl"
 test_share = 0.3
@@ -49,12 +52,13 @@ threads = 1
 """
 
 
-def recipe(tmp_path: Path, model: Path, uninformative: str = "keep") -> Path:
+def recipe(tmp_path: Path, model: Path, **changes: object) -> Path:
+    values = {"model": model, "uninformative": "keep", "dtype": "float32", "rank": 0} | changes
     problems = [{"problem": f"{n}+{n + 1}", "answer": str(2 * n + 1)} for n in range(20)]
     text = "".join(json.dumps(problem) + "\n" for problem in problems)
     (tmp_path / "problems.jsonl").write_text(text, encoding="utf-8")
     path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE.format(model=model, uninformative=uninformative), encoding="utf-8")
+    path.write_text(RECIPE.format(**values), encoding="utf-8")
     return path
 
 
@@ -101,6 +105,19 @@ def test_kills_at_random_points_leave_no_trace(tmp_path: Path, tiny_llama: Path)
         assert "killed" in report["ends"]
         assert content(run_dir) == expected
         assert_clean(run_dir)
+
+
+@pytest.mark.timeout(300)
+def test_kills_with_adapters_in_bfloat16(tmp_path: Path, tiny_qwen2: Path) -> None:
+    path = recipe(tmp_path, tiny_qwen2, dtype="bfloat16", rank=4)
+    calls = drive(tmp_path / "whole", path, [{}])["calls"]
+    kills: list[dict[str, float]] = [
+        {"call": n} for n in random.Random(3).sample(range(1, calls), 4)
+    ]
+    report = drive(tmp_path / "killed", path, [*kills, {}])
+    assert "killed" in report["ends"]
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+    assert_clean(tmp_path / "killed")
 
 
 @pytest.mark.timeout(300)

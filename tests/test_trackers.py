@@ -41,7 +41,7 @@ def read_tensorboard(run_dir: Path) -> dict[str, list[tuple[int, Any]]]:
 
 
 def test_tensorboard_has_the_numbers_and_the_recipe(tmp_path: Path) -> None:
-    [tracker] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, None)
+    [tracker] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, resumed=False)
     for step in range(3):
         tracker.log(step, {"step": step, "reward_mean": step / 2, "kl_mean": 0.25})
     tracker.close()
@@ -56,11 +56,11 @@ def test_tensorboard_has_the_numbers_and_the_recipe(tmp_path: Path) -> None:
 
 
 def test_tensorboard_loses_nothing_to_a_kill_and_repeats_nothing_after_it(tmp_path: Path) -> None:
-    [killed] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, None)
+    [killed] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, resumed=False)
     for step in range(4):
         killed.log(step, {"reward_mean": step / 2})
     assert read_tensorboard(tmp_path)["reward_mean"][-1] == (3, 1.5)  # not closed
-    [resumed] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, 4)
+    [resumed] = open_trackers(["tensorboard"], tmp_path, "demo", RECIPE, resumed=True)
     for step in range(2, 6):  # the last checkpoint was after step 1
         resumed.log(step, {"reward_mean": step / 2})
     resumed.close()
@@ -72,7 +72,7 @@ def test_tensorboard_loses_nothing_to_a_kill_and_repeats_nothing_after_it(tmp_pa
 
 def test_a_name_that_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(MarkbookError, match=r"'tensorbord' is not one of .*did you mean 'tensorb"):
-        open_trackers(["tensorbord"], tmp_path, "demo", {}, None)
+        open_trackers(["tensorbord"], tmp_path, "demo", {}, resumed=False)
     with pytest.raises(MarkbookError, match="'x' is not one of tensorboard, wandb, trackio, mlfl"):
         check_trackers(["x"])
 
@@ -82,7 +82,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         MarkbookError, match=r"needs mlflow, sqlalchemy, alembic, which is not inst"
     ):
-        open_trackers(["mlflow"], tmp_path, "demo", {}, None)
+        open_trackers(["mlflow"], tmp_path, "demo", {}, resumed=False)
     with pytest.raises(MarkbookError, match=r"run pip install 'markbook\[trackers\]'"):
         check_trackers(["wandb"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
@@ -129,7 +129,7 @@ def test_a_fault_on_the_way_is_told_once_and_ends_that_tracker_alone(
 ) -> None:
     bad, good = Recorder(fails_at=1), Recorder()
     install(monkeypatch, bad=bad, good=good)
-    opened = open_trackers(["bad", "good", "bad"], tmp_path, "demo", {}, None)
+    opened = open_trackers(["bad", "good", "bad"], tmp_path, "demo", {}, resumed=False)
     assert len(opened) == 2
     for step in range(3):
         for tracker in opened:
@@ -150,7 +150,7 @@ def test_a_fault_in_closing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(monkeypatch, slow=Recorder(fails_to_close=True))
-    [tracker] = open_trackers(["slow"], tmp_path, "demo", {}, None)
+    [tracker] = open_trackers(["slow"], tmp_path, "demo", {}, resumed=False)
     tracker.close()
     assert "tracker slow failed as it was closed (TimeoutError" in capsys.readouterr().err
 
@@ -165,7 +165,7 @@ def test_a_tracker_that_cannot_start_stops_the_run_and_closes_the_others(
     install(monkeypatch, first=first, second=None)
     monkeypatch.setitem(trackers.OPENERS, "second", refuse)
     with pytest.raises(MarkbookError, match=r"'second' can't start \(PermissionError: not logged"):
-        open_trackers(["first", "second"], tmp_path, "demo", {}, None)
+        open_trackers(["first", "second"], tmp_path, "demo", {}, resumed=False)
     assert first.closed == 1
 
 
@@ -175,7 +175,7 @@ def test_ctrl_c_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyboardInterrupt
 
     install(monkeypatch, one=Interrupted())
-    [tracker] = open_trackers(["one"], tmp_path, "demo", {}, None)
+    [tracker] = open_trackers(["one"], tmp_path, "demo", {}, resumed=False)
     with pytest.raises(KeyboardInterrupt):
         tracker.log(0, {})
 

@@ -149,12 +149,13 @@ def test_the_result_is_a_hugging_face_checkpoint_and_the_ledger_has_it_all(
 
 def test_the_resolved_recipe_runs_again_to_the_same_bits(tmp_path: Path, tiny_llama: Path) -> None:
     recipe = settings(tmp_path, tiny_llama)
-    run(recipe, tmp_path / "a")
+    run(recipe, tmp_path / "first")
     (tmp_path / "plain.jinja").unlink()  # the run has its own copy
-    run(read_recipe(tmp_path / "a" / "recipe.toml"), tmp_path / "b")
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    run(read_recipe(moved / "recipe.toml"), tmp_path / "again")
     for name in ("metrics.jsonl", "evaluations.jsonl", "final/model.safetensors"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    facts = json.loads((tmp_path / "a" / "run.json").read_text())
+        assert (moved / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    facts = json.loads((moved / "run.json").read_text())
     assert facts["task"] == "even"
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["machine"]["threads"] == 1

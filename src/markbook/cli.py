@@ -1,5 +1,6 @@
 """The command line: argv -> recipe -> function. Heavy imports sit where they are used."""
 
+import errno
 import inspect
 import os
 import sys
@@ -196,6 +197,10 @@ COMMANDS: dict[str, Callable[[Sequence[str], Console], None]] = {
 }
 
 
+ENVIRONMENT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""A full disk, a quota, rights: faults of the place, not of markbook."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0, 2 for a mistake of the user's, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -205,14 +210,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MarkbookError as error:
         print(f"markbook: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, `head` say, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in ENVIRONMENT_FAULTS:
+            raise
+        print(f"markbook: {error.filename or 'a file'}: {error.strerror}.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(
             "markbook: stopped; `markbook train --resume RUN` goes on from the last checkpoint.",
             file=sys.stderr,
         )
         return 130
-    except BrokenPipeError:  # the reader, `head` say, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

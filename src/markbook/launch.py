@@ -26,8 +26,11 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pyar
 """Packages whose versions a run writes down: another version may round differently."""
 
 
+TEMPLATE = "template.jinja"
+"""The run's own copy of a user's template, beside its recipe."""
+
 BEFORE_RECIPE = {
-    *(".lock", "template.jinja", "faults.jsonl", "run.json"),
+    *(".lock", TEMPLATE, "faults.jsonl", "run.json"),
     *(".template.jinja.tmp", ".faults.jsonl.tmp", ".run.json.tmp", ".recipe.toml.tmp"),
 }
 """What a run that was killed before its recipe was written leaves; a new one may begin there."""
@@ -52,12 +55,11 @@ def begin(recipe: Recipe, run_dir: Path, console: Console) -> None:
         raise MarkbookError(f"{run_dir}: this directory is not empty{advice}; or choose another.")
     ready = prepare(recipe, console)  # before the directory: a faulty recipe leaves nothing behind
     with Journal(run_dir) as journal:
-        recipe = _own_template(recipe, run_dir)
         _write_faults(ready, run_dir, console)
         write_atomically(run_dir / "run.json", json.dumps(_facts(recipe, ready, run_dir), indent=2))
         # Last: a directory with a recipe in it is a run that can be resumed.
-        write_atomically(run_dir / "recipe.toml", to_toml(recipe))
-        _train(recipe, ready, journal, console, resume_step=None)
+        write_atomically(run_dir / "recipe.toml", to_toml(_own_template(recipe, run_dir)))
+        _train(recipe, ready, journal, console, resumed=False)
 
 
 def resume(run_dir: Path, console: Console) -> None:
@@ -75,16 +77,15 @@ def resume(run_dir: Path, console: Console) -> None:
             return
         _check_unchanged(recipe, run_dir, console)
         ready = prepare(recipe, console)
-        done = len(journal.read("metrics"))
-        _train(recipe, ready, journal, console, resume_step=done)
+        _train(recipe, ready, journal, console, resumed=True)
 
 
 def _train(
-    recipe: Recipe, ready: Prepared, journal: Journal, console: Console, resume_step: int | None
+    recipe: Recipe, ready: Prepared, journal: Journal, console: Console, *, resumed: bool
 ) -> None:
     run_dir = journal.run_dir
     names = recipe.train.trackers
-    trackers = open_trackers(names, run_dir, run_dir.name, to_table(recipe), resume_step)
+    trackers = open_trackers(names, run_dir, run_dir.name, to_table(recipe), resumed=resumed)
     try:
         train(recipe, ready, journal, console, trackers)
     finally:
@@ -93,13 +94,15 @@ def _train(
 
 
 def _own_template(recipe: Recipe, run_dir: Path) -> Recipe:
-    """Copy a user's template into the run, so that the run's recipe stays runnable."""
+    """Copy a user's template into the run and name it by its place beside the recipe.
+
+    So the run's recipe stays runnable whatever becomes of the first file or of the run's place.
+    """
     template = Path(recipe.prompt.template)
     if template.suffix != ".jinja":
         return recipe
-    copy = run_dir / "template.jinja"
-    write_atomically(copy, template.read_text(encoding="utf-8"))
-    return replace(recipe, "prompt.template", str(copy.resolve()))
+    write_atomically(run_dir / TEMPLATE, template.read_text(encoding="utf-8"))
+    return replace(recipe, "prompt.template", TEMPLATE)
 
 
 def _write_faults(ready: Prepared, run_dir: Path, console: Console) -> None:
@@ -148,7 +151,7 @@ def _facts(recipe: Recipe, ready: Prepared, run_dir: Path) -> dict[str, object]:
 def _inputs(recipe: Recipe) -> dict[str, str]:
     """Return a digest of each file that the recipe names and a run depends on."""
     task_file = recipe.data.task.partition(":")[0]
-    names = (recipe.data.path, recipe.data.test_path, task_file, recipe.prompt.template)
+    names = (recipe.data.path, recipe.data.test_path, task_file)
     files = [Path(name) for name in names if name and Path(name).is_file()]
     digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     model = Path(recipe.model.path)

@@ -83,12 +83,13 @@ def open_trackers(
     run_dir: Path,
     run_name: str,
     recipe: Mapping[str, Any],
-    resume_step: int | None,
+    *,
+    resumed: bool,
 ) -> list[Tracker]:
     """Open trackers for a run, or again for one that is resumed.
 
-    `recipe` is shown beside the run where a tracker can. `resume_step` is None for a new run; the
-    step that a resumed one goes on from is taken from the first `log`. Raises `MarkbookError` for
+    `recipe` is shown beside the run where a tracker can. The step that a resumed run
+    goes on from is taken from the first `log`. Raises `MarkbookError` for
     an unknown name, a missing package, and a tracker that can't start.
     """
     names = list(dict.fromkeys(names))
@@ -96,7 +97,7 @@ def open_trackers(
     opened: list[Tracker] = []
     for name in names:
         try:
-            tracker = OPENERS[name](run_dir, run_name, recipe, resume_step is not None)
+            tracker = OPENERS[name](run_dir, run_name, recipe, resumed)
         except Exception as error:  # whatever a tracker raises, the user has to know and to choose
             for one in opened:
                 one.close()
