@@ -309,3 +309,42 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent(
     with pytest.raises(MarkbookError, match=says):
         run(settings(tmp_path, tiny_llama, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def data_recipe(tmp_path: Path, model: Path, faulty: str) -> Recipe:
+    rows = [json.dumps({"problem": f"{n} + 1", "answer": str(n + 1)}) for n in range(9)]
+    (tmp_path / "problems.jsonl").write_text("\n".join([*rows, faulty]) + "\n")
+    recipe = settings(tmp_path, model, train__num_steps=1, evaluation__num_problems=0)
+    for name, value in {
+        "data.task": "",
+        "data.path": str(tmp_path / "problems.jsonl"),
+        "reward.weights": {"accuracy": 1.0, "format": 1.0},
+        "rollout.max_tokens": ((0, 60),),
+    }.items():
+        recipe = replace(recipe, name, value)
+    return recipe
+
+
+FAULTY = [
+    ('{"problem": "7 + 1"}', "answer is missing"),
+    ('{"problem": "2 + 1", "answer": "3"}', "repeats the problem of line 3"),
+    (json.dumps({"problem": "z", "answer": "\\frac{1}{"}), "can't be marked"),
+    (json.dumps({"problem": "1 + " * 99, "answer": "1"}), "don't fit the model's context of 256"),
+    ("{", "JSON"),
+]
+
+
+@pytest.mark.parametrize(("faulty", "says"), FAULTY)
+def test_faulty_rows_are_refused_or_left_out_and_listed(
+    tmp_path: Path, tiny_llama: Path, faulty: str, says: str
+) -> None:
+    recipe = data_recipe(tmp_path, tiny_llama, faulty)
+    with pytest.raises(MarkbookError, match=rf"line 10: .*{says}"):
+        run(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    output = run(replace(recipe, "data.on_fault", "skip"), tmp_path / "run")
+    assert "Left out 1 row" in output
+    (fault,) = lines(tmp_path / "run", "faults")
+    assert fault["row"] == 10
+    assert says in fault["reason"]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["num_problems"] == 9

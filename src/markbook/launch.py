@@ -19,6 +19,7 @@ from markbook.prepare import Prepared, prepare, set_threads
 from markbook.recipe import Recipe
 from markbook.recipe_file import read_recipe, replace, to_table, to_toml
 from markbook.storage import write_atomically
+from markbook.tasks.file import FileTask
 from markbook.trackers import open_trackers
 from markbook.train import train
 
@@ -106,9 +107,13 @@ def _own_template(recipe: Recipe, run_dir: Path) -> Recipe:
 
 
 def _write_faults(ready: Prepared, run_dir: Path, console: Console) -> None:
-    faults = getattr(ready.classroom.task, "faults", ())
+    task = ready.classroom.task
+    faults = task.faults if isinstance(task, FileTask) else ()
     if faults:
-        lines = [json.dumps({"line": f.line, "kind": f.kind, "reason": f.reason}) for f in faults]
+        lines = [
+            json.dumps({"file": str(f.path), "row": f.number, "kind": f.kind, "reason": f.reason})
+            for f in faults
+        ]
         write_atomically(run_dir / "faults.jsonl", "\n".join(lines) + "\n")
         console.print(
             f"Left out {len(faults)} rows that can't be used; {run_dir / 'faults.jsonl'} lists "
