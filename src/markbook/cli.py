@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from markbook import __version__
+from markbook.display import program
 from markbook.errors import MarkbookError, suggestion
 from markbook.recipe import Recipe, check
 from markbook.recipe_file import read_recipe, with_paths
@@ -158,7 +159,7 @@ def train_command(argv: Sequence[str], console: Console) -> None:
 def _closing_words(run_dir: Path, console: Console) -> None:
     console.print(
         f"Run: {run_dir}\nModel: {run_dir / 'final'} (a Hugging Face checkpoint)\n"
-        f"Completions with their marks: markbook show {run_dir}",
+        f"Completions with their marks: {program()} show {run_dir}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -218,10 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"markbook: {error.filename or 'a file'}: {error.strerror}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "markbook: stopped; `markbook train --resume RUN` goes on from the last checkpoint.",
-            file=sys.stderr,
-        )
+        print("markbook: stopped.", file=sys.stderr)
         return 130
     return 0
 

@@ -1,5 +1,7 @@
 """What a run shows while it runs: a bar with the time left in a terminal, plain lines elsewhere."""
 
+import shutil
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -15,6 +17,11 @@ from rich.progress import (
 )
 
 Numbers = Mapping[str, float | int | None]
+
+
+def program() -> str:
+    """Return how this program is called from the user's shell, for commands to copy."""
+    return "markbook" if shutil.which("markbook") else sys.argv[0]
 
 
 def percent(value: float | int | None) -> str:

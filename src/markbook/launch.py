@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from markbook import __version__
+from markbook.display import program
 from markbook.errors import MarkbookError
 from markbook.journal import Journal
 from markbook.prepare import Prepared, prepare, set_threads
@@ -89,6 +90,13 @@ def _train(
     trackers = open_trackers(names, run_dir, run_dir.name, to_table(recipe), resumed=resumed)
     try:
         train(recipe, ready, journal, console, trackers)
+    except KeyboardInterrupt:
+        console.print(
+            f"Go on from the last checkpoint: {program()} train --resume {run_dir}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise
     finally:
         for tracker in trackers:
             tracker.close()
@@ -116,8 +124,8 @@ def _write_faults(ready: Prepared, run_dir: Path, console: Console) -> None:
         ]
         write_atomically(run_dir / "faults.jsonl", "\n".join(lines) + "\n")
         console.print(
-            f"Left out {len(faults)} rows that can't be used; {run_dir / 'faults.jsonl'} lists "
-            "them.",
+            f"Left out {len(faults)} row{'s' if len(faults) > 1 else ''} that can't be used; "
+            f"{run_dir / 'faults.jsonl'} says which and why.",
             highlight=False,
             soft_wrap=True,
         )

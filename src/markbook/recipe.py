@@ -379,5 +379,6 @@ def check_weights(recipe: Recipe, components: tuple[str, ...]) -> None:
         if name not in components:
             raise MarkbookError(
                 f"recipe: reward.weights names {name!r}, but the task marks "
-                f"{', '.join(components)}{suggestion(name, components)}."
+                f"{', '.join(components)}{suggestion(name, components)}; list the weights of those "
+                "alone under [reward.weights] in a recipe file."
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from markbook.display import percent
+from markbook.display import percent, program
 from markbook.errors import MarkbookError
 from markbook.launch import begin, new_run_dir
 from markbook.recipe_file import read_recipe, replace
@@ -32,8 +32,8 @@ def run_demo(seed: int, out: Path | None, console: Console) -> None:
     console.print(
         f"{time.perf_counter() - begun:.0f} s in all. Run: {run_dir}\n"
         f"Read what it wrote, before and after, with its marks:\n"
-        f"  markbook show {run_dir} --step 0\n"
-        f"  markbook show {run_dir}",
+        f"  {program()} show {run_dir} --step 0\n"
+        f"  {program()} show {run_dir}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -44,7 +44,7 @@ def before_and_after(run_dir: Path) -> Table:
     """Return a table of a run's first and last marks on held-out problems."""
     lines = (run_dir / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
-    table = Table(title="Held-out problems, one sample each at temperature 1", min_width=60)
+    table = Table(title="Held-out problems, sampled at temperature 1", min_width=60)
     for heading in ("", "base", "after training"):
         table.add_column(heading, justify="left" if not heading else "right")
     rows = {
