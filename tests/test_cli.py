@@ -81,3 +81,9 @@ def test_misspelt_flags_get_a_suggestion(
     code, out, err = run(capsys, *argv)
     assert code == 2
     assert says in out + err
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    import importlib.metadata
+
+    assert importlib.metadata.version("markbook") == __version__
