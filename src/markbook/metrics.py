@@ -29,7 +29,7 @@ REFLECTIVE_WORDS = (
     "evaluate",
     "check",
 )
-"""The words that the R1 paper counts (arXiv 2501.12948 v2, supplementary C.2)."""
+"""The words that the R1 paper counts (doi 10.1038/s41586-025-09422-z, extended data fig. 1a)."""
 
 
 def mean(values: Iterable[float]) -> float | None:
