@@ -42,6 +42,16 @@ def test_rewinding_cuts_every_stream_back(tmp_path: Path) -> None:
             assert [r["step"] for r in journal.read(stream)] == [0, 1]
 
 
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe", b"3", b"{}", b""])
+def test_a_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0}\n' + damage + b'\n{"step": 2}\n')
+    with (
+        Journal(tmp_path) as journal,
+        pytest.raises(MarkbookError, match=r"metrics.jsonl, line 2: is damaged"),
+    ):
+        journal.read("metrics")
+
+
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         with pytest.raises(ValueError, match="not JSON compliant"):

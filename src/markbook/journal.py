@@ -64,12 +64,24 @@ class Journal:
             os.fsync(file.fileno())
 
     def read(self, stream: str) -> list[dict[str, Any]]:
-        """Return a stream's whole lines; a last line that a kill cut short is left out."""
+        """Return a stream's whole lines; a last line that a kill cut short is left out.
+
+        Raises `MarkbookError` where another line is damaged.
+        """
         path = self.run_dir / f"{stream}.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        records = []
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                record = json.loads(line)
+                records.append(record | {"step": int(record["step"])})
+            except (ValueError, TypeError, KeyError) as error:
+                raise MarkbookError(
+                    f"{path}, line {number}: is damaged ({type(error).__name__}); delete that line "
+                    "to go on without its step's numbers."
+                ) from error
+        return records
 
     def rewind(self, step: int) -> None:
         """Cut every stream back to what stood before that step began."""
